@@ -1,0 +1,40 @@
+"""tilesim: tiled FlashAttention-2 attention on an Ascend-like AI core, simulated on a CPU.
+
+Plan what fills the Unified Buffer, run the tiled kernel on real tensors with the chip's rounding, and
+compare precision policies against a float64 reference.
+"""
+
+from __future__ import annotations
+
+from tilesim.errors import (
+    BudgetError,
+    ConfigError,
+    DTypeError,
+    InputError,
+    OutputError,
+    TilesimError,
+    UnknownNameError,
+)
+from tilesim.platform import Platform, platform, platforms
+from tilesim.precision import PRECISIONS, Precision
+from tilesim.tile import Tile
+from tilesim.workload import Workload
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "PRECISIONS",
+    "BudgetError",
+    "ConfigError",
+    "DTypeError",
+    "InputError",
+    "OutputError",
+    "Platform",
+    "Precision",
+    "Tile",
+    "TilesimError",
+    "UnknownNameError",
+    "Workload",
+    "platform",
+    "platforms",
+]

@@ -1,0 +1,98 @@
+"""Which keys a query sees: causal, full and window masks as one interval of keys per query row.
+
+Query row i stands at key position ``i + seq_kv - seq_q``: masks are aligned bottom-right, so that the
+last query sees the last key. Bounds of a window are inclusive.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import numpy.typing as npt
+
+from tilesim._checks import one_of, whole_number
+from tilesim.errors import ConfigError
+
+MASKS = ("causal", "full", "window")
+
+UNBOUNDED = 2**62
+"""A window side that never ends; far above any sequence length, far below the end of int64."""
+
+Window = int | tuple[int | None, int | None] | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Band:
+    """A band of visible keys around each query's own position.
+
+    Attributes
+    ----------
+    left, right : int
+        Keys visible before and after the query's own position; `UNBOUNDED` for no limit.
+    """
+
+    left: int
+    right: int
+
+    def key_range(
+        self, rows: npt.NDArray[np.int64], seq_q: int, seq_kv: int
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return the first visible key and the one after the last, for each query row.
+
+        A row that sees nothing has an empty range (both bounds equal).
+        """
+        own = rows + (seq_kv - seq_q)
+        stop = np.clip(own + min(self.right, UNBOUNDED) + 1, 0, seq_kv)
+        start = np.clip(own - min(self.left, UNBOUNDED), 0, seq_kv)
+        return np.minimum(start, stop), stop
+
+
+def normalise_window(window: Window) -> tuple[int | None, int | None] | None:
+    """Return a window as (left, right); a single number N stands for (N, 0), None in a pair for no limit.
+
+    Raises
+    ------
+    ConfigError
+        If a bound is no integer >= 0.
+    """
+    if window is None:
+        return None
+    pair = (window, 0) if not isinstance(window, tuple | list) else tuple(window)
+    if len(pair) != 2:
+        raise ConfigError("window", window, "must be N or (left, right)")
+    left, right = (None if side is None else whole_number("window", side, least=0) for side in pair)
+    return left, right
+
+
+def band(mask: str, window: Window = None) -> Band:
+    """Return the band of a named mask.
+
+    Parameters
+    ----------
+    mask : {"causal", "full", "window"}
+        Causal: keys up to the query's own position. Full: all. Window: `window` keys around it.
+    window : int or (left, right), optional
+        Needed for ``"window"`` and refused otherwise.
+
+    Raises
+    ------
+    UnknownNameError
+        For another mask.
+    ConfigError
+        If `window` is missing, malformed, or given with another mask.
+    """
+    one_of("mask", mask, MASKS)
+    pair = normalise_window(window)
+    if (mask == "window") != (pair is not None):
+        rule = (
+            'is needed with mask="window"' if mask == "window" else f'goes with mask="window", not {mask!r}'
+        )
+        raise ConfigError("window", window, rule)
+    if mask == "full":
+        return Band(left=UNBOUNDED, right=UNBOUNDED)
+    if mask == "causal":
+        return Band(left=UNBOUNDED, right=0)
+    assert pair is not None
+    left, right = (UNBOUNDED if side is None else side for side in pair)
+    return Band(left=left, right=right)

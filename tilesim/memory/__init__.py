@@ -1,0 +1,1 @@
+"""What fills each memory of the chip: buffers, plan and budget."""

@@ -1,0 +1,77 @@
+"""The tiling: how many score rows and keys one step takes, and how a launch is cut into tasks."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from tilesim._checks import whole_number
+from tilesim.units import align_up, ceil_div
+from tilesim.workload import Workload
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Tile:
+    """Tile sizes of the kernel.
+
+    Attributes
+    ----------
+    softmax_rows : int
+        Score rows handed to one softmax_flash_v2 call (SOFTMAX_ROWS).
+    kv_tile : int
+        Keys of one score tile (KV_TILE).
+    query_rows : int or None
+        Query rows of one task; None takes the reference rule, see `resolve_query_rows`.
+    slots : int
+        Score, probability and partial slots that let a tile's softmax overlap the previous tile's PV product.
+
+    Raises
+    ------
+    ConfigError
+        If a size is no integer in its range.
+    """
+
+    softmax_rows: int = 8
+    kv_tile: int = 512
+    query_rows: int | None = None
+    slots: int = 2
+
+    def __post_init__(self) -> None:
+        for name, most in (("softmax_rows", 65536), ("kv_tile", 2**24), ("slots", 64)):
+            object.__setattr__(self, name, whole_number(f"Tile.{name}", getattr(self, name), most=most))
+        if self.query_rows is not None:
+            rows = whole_number("Tile.query_rows", self.query_rows, most=2**24)
+            object.__setattr__(self, "query_rows", rows)
+
+    def is_short(self, workload: Workload) -> bool:
+        """Return whether all keys fit one KV tile, so that no accumulator is kept across tiles."""
+        return workload.seq_kv <= self.kv_tile
+
+    def resolve_query_rows(self, workload: Workload, cube_cores: int) -> int:
+        """Return the query rows of one task: those given, else the reference kernel's choice.
+
+        Short path: at most 128. Long path: 128 to 256, so that a head is cut into about as many tasks as
+        are needed to give every cube core one.
+        """
+        if self.query_rows is not None:
+            return min(self.query_rows, workload.seq_q)
+        if self.is_short(workload):
+            return min(workload.seq_q, 128)
+        tasks_per_head = max(1, ceil_div(cube_cores, workload.batch * workload.heads))
+        wanted = align_up(ceil_div(workload.seq_q, tasks_per_head), 16)
+        return max(min(workload.seq_q, 128), min(workload.seq_q, 256, wanted))
+
+    def score_tiles(self, workload: Workload) -> int:
+        """Return the score tiles (softmax_rows x kv_tile, tails included) that hold a visible pair."""
+        first_rows = np.arange(0, workload.seq_q, self.softmax_rows, dtype=np.int64)
+        last_rows = np.minimum(first_rows + self.softmax_rows, workload.seq_q) - 1
+        starts, _ = workload.band.key_range(first_rows, workload.seq_q, workload.seq_kv)
+        _, stops = workload.band.key_range(last_rows, workload.seq_q, workload.seq_kv)
+        visits = np.where(stops > starts, -(-stops // self.kv_tile) - starts // self.kv_tile, 0)
+        return workload.batch * workload.heads * int(visits.sum())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all fields as JSON types."""
+        return dataclasses.asdict(self)
