@@ -6,6 +6,7 @@ compare precision policies against a float64 reference.
 
 from __future__ import annotations
 
+from tilesim.attention import attention
 from tilesim.errors import (
     BudgetError,
     ConfigError,
@@ -15,8 +16,12 @@ from tilesim.errors import (
     TilesimError,
     UnknownNameError,
 )
+from tilesim.memory.budget import Budget, budget
 from tilesim.platform import Platform, platform, platforms
 from tilesim.precision import PRECISIONS, Precision
+from tilesim.reference import attention_reference
+from tilesim.result import SimulationResult, Throughput
+from tilesim.simulate import simulate
 from tilesim.tile import Tile
 from tilesim.workload import Workload
 
@@ -24,6 +29,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "PRECISIONS",
+    "Budget",
     "BudgetError",
     "ConfigError",
     "DTypeError",
@@ -31,10 +37,16 @@ __all__ = [
     "OutputError",
     "Platform",
     "Precision",
+    "SimulationResult",
+    "Throughput",
     "Tile",
     "TilesimError",
     "UnknownNameError",
     "Workload",
+    "attention",
+    "attention_reference",
+    "budget",
     "platform",
     "platforms",
+    "simulate",
 ]

@@ -59,8 +59,9 @@ class DType:
         """Return the spacing of this type at each of `values`; NaN where the value is NaN or infinite."""
         magnitude = np.abs(np.asarray(values, dtype=np.float64))
         finite = np.isfinite(magnitude)
-        _, exponent = np.frexp(np.where(finite, np.minimum(magnitude, self.max_value), 1.0))
-        spacing = np.ldexp(1.0, np.maximum(exponent - 1, self.min_exponent) - self.significand_bits + 1)
+        in_range = np.clip(magnitude, self.smallest_normal, self.max_value)
+        _, exponent = np.frexp(np.where(finite, in_range, 1.0))
+        spacing = np.ldexp(1.0, exponent - self.significand_bits)
         return np.where(finite, spacing, np.nan)
 
 

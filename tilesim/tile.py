@@ -72,6 +72,17 @@ class Tile:
         visits = np.where(stops > starts, -(-stops // self.kv_tile) - starts // self.kv_tile, 0)
         return workload.batch * workload.heads * int(visits.sum())
 
+    def streamed_keys(self, workload: Workload, query_rows: int) -> int:
+        """Return the keys that all tasks of `query_rows` rows stream in, whole tiles, summed over tasks."""
+        first_rows = np.arange(0, workload.seq_q, query_rows, dtype=np.int64)
+        last_rows = np.minimum(first_rows + query_rows, workload.seq_q) - 1
+        starts, _ = workload.band.key_range(first_rows, workload.seq_q, workload.seq_kv)
+        _, stops = workload.band.key_range(last_rows, workload.seq_q, workload.seq_kv)
+        first_keys = starts // self.kv_tile * self.kv_tile
+        last_keys = np.minimum(-(-stops // self.kv_tile) * self.kv_tile, workload.seq_kv)
+        keys = np.where(stops > starts, last_keys - first_keys, 0)
+        return workload.batch * workload.heads * int(keys.sum())
+
     def to_dict(self) -> dict[str, Any]:
         """Return all fields as JSON types."""
         return dataclasses.asdict(self)

@@ -1,0 +1,15 @@
+"""Prints what the benchmarks put into ``extra_info`` as one table under pytest-benchmark's own."""
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    session = getattr(config, "_benchmarksession", None)
+    rows = [bench for bench in getattr(session, "benchmarks", ()) if bench.extra_info]
+    if not rows:
+        return
+    names = sorted({name for bench in rows for name in bench.extra_info})
+    width = max(len(bench.name) for bench in rows)
+    terminalreporter.section("rates (medians)")
+    terminalreporter.write_line("".ljust(width) + "".join(f"{name:>20}" for name in names))
+    for bench in rows:
+        cells = "".join(f"{bench.extra_info.get(name, ''):>20,}" for name in names)
+        terminalreporter.write_line(bench.name.ljust(width) + cells)

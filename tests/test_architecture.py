@@ -1,0 +1,70 @@
+"""Rules of the code base that no single module can keep by itself."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tilesim
+
+PACKAGE = Path(tilesim.__file__).parent
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_modules_and_functions_stay_short(path):
+    text = path.read_text()
+    assert len(text.splitlines()) <= 500
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef):
+            docstring = ast.get_docstring(node, clean=False) or ""
+            length = node.end_lineno - node.lineno + 1 - docstring.count("\n")
+            assert length <= 60, f"{node.name} has {length} lines without its docstring"
+
+
+def test_only_kernels_import_numba_at_module_level():
+    for path in MODULES:
+        if path.parent.name == "kernels":
+            continue
+        for node in ast.parse(path.read_text()).body:
+            names = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                names = [node.module or ""]
+            heavy = [name for name in names if name.split(".")[0] in ("numba", "llvmlite", "matplotlib")]
+            heavy += [name for name in names if name.startswith("tilesim.kernels")]
+            assert not heavy, f"{path.name} imports {heavy} when it is loaded"
+
+
+def test_no_fastmath_and_no_reassociation():
+    for path in (PACKAGE / "kernels").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.keyword) and node.arg == "fastmath":
+                assert isinstance(node.value, ast.Constant)
+                assert node.value.value is False
+        assert "reassoc" not in path.read_text()
+
+
+def test_kernels_raise_nothing():
+    for path in (PACKAGE / "kernels").glob("*.py"):
+        raises = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Raise)]
+        assert not raises, f"{path.name} validates"
+
+
+def test_import_loads_neither_numba_nor_matplotlib():
+    code = (
+        "import sys, tilesim; "
+        "print([m for m in ('numba', 'llvmlite', 'matplotlib', 'rich', 'cyclopts') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_public_names_exist_and_have_docstrings():
+    for name in tilesim.__all__:
+        value = getattr(tilesim, name)
+        if callable(value):
+            assert value.__doc__, name

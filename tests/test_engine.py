@@ -1,0 +1,161 @@
+"""The compiled kernel against the NumPy model of the reference kernel (bit by bit) and its own promises."""
+
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from strategies import problems
+from tile_model import attention_head
+
+from tilesim.engine import run_kernel
+from tilesim.masks import band
+from tilesim.precision import PRECISIONS
+from tilesim.tensors import as_float32
+from tilesim.tile import Tile
+
+
+def is_basic(kv_tile, policy):
+    """Whether 8 rows of that many columns are a basic block of the operator."""
+    return kv_tile % 64 == 0 and 256 // policy.data.itemsize <= kv_tile < 2048
+
+
+def run(problem, policy, **options):
+    tensors = (as_float32(x, policy.data) for x in (problem.q, problem.k, problem.v))
+    tile = Tile(kv_tile=problem.kv_tile)
+    return run_kernel(*tensors, tile=tile, policy=policy, band=problem.band, scale=problem.scale, **options)
+
+
+def model(problem, policy, batch, head):
+    kv_head = head // (problem.q.shape[1] // problem.k.shape[1])
+    return attention_head(
+        problem.q[batch, head],
+        problem.k[batch, kv_head],
+        problem.v[batch, kv_head],
+        visible=problem.visible,
+        scale=problem.scale,
+        data=policy.data.name,
+        state=policy.state.name,
+        kv_tile=problem.kv_tile,
+        basic=is_basic(problem.kv_tile, policy),
+    )
+
+
+@pytest.mark.parametrize("name", list(PRECISIONS))
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@given(problem=problems(max_seq_q=10, max_seq_kv=90, max_dim=20, batches=1))
+def test_every_rounding_point_bit_by_bit(name, problem):
+    policy = PRECISIONS[name]
+    got = run(problem, policy, exact_exp=True)
+    head = problem.q.shape[1] - 1
+    output, states = model(problem, policy, 0, head)
+    np.testing.assert_array_equal(got.output[0, head], output)
+    seen = problem.visible.any(axis=1)
+    lse = states[seen, 0] + np.log(states[seen, 1].astype(np.float64))
+    np.testing.assert_array_equal(got.lse[0, head, seen], lse.astype(np.float32))
+    assert (got.lse[0, head, ~seen] == -np.inf).all()
+
+
+@pytest.mark.parametrize("kv_tile", [512, 576, 1024, 1100])
+@pytest.mark.parametrize("seq_kv", [511, 512, 600, 1000, 1024, 1500])
+def test_long_tiles_add_in_the_documented_order(kv_tile, seq_kv, rng):
+    q, k, v = (rng.standard_normal((1, 1, n, 8)).astype(np.float32) for n in (3, seq_kv, seq_kv))
+    for name in ("half-data-float-state", "float-data-float-state"):
+        policy = PRECISIONS[name]
+        got = run_kernel(
+            q, k, v, tile=Tile(kv_tile=kv_tile), policy=policy, band=band("full"), scale=0.4, exact_exp=True
+        )
+        visible = np.ones((3, seq_kv), bool)
+        output, _ = attention_head(
+            q[0, 0], k[0, 0], v[0, 0], visible=visible, scale=0.4, data=policy.data.name,
+            state=policy.state.name, kv_tile=kv_tile, basic=is_basic(kv_tile, policy),
+        )  # fmt: skip
+        np.testing.assert_array_equal(got.output[0, 0], output)
+
+
+@settings(max_examples=25)
+@given(problem=problems())
+def test_the_number_of_threads_changes_no_bit(problem):
+    for name in ("float", "half-data-half-state"):
+        one = run(problem, PRECISIONS[name], threads=1)
+        for threads in (2, 5):
+            # Small problems run in one thread: force the workers by asking for progress.
+            many = run(problem, PRECISIONS[name], threads=threads, progress=lambda done, total: None)
+            assert one.output.tobytes() == many.output.tobytes()
+            assert one.lse.tobytes() == many.lse.tobytes()
+
+
+def test_threads_on_a_problem_large_enough_to_share(rng):
+    q, k, v = (rng.standard_normal((1, 4, 700, 64)).astype(np.float32) for _ in range(3))
+    policy = PRECISIONS["half-data-float-state"]
+    runs = [
+        run_kernel(q, k, v, tile=Tile(), policy=policy, band=band("causal"), scale=0.1, threads=threads)
+        for threads in (1, 2, 3, 8)
+    ]
+    assert [r.threads for r in runs] == [1, 2, 3, 8]
+    assert len({r.output.tobytes() for r in runs}) == 1
+
+
+def test_softmax_rows_changes_no_number_and_kv_tile_does(rng):
+    q, k, v = (rng.standard_normal((1, 1, 300, 32)).astype(np.float32) for _ in range(3))
+    policy = PRECISIONS["half-data-float-state"]
+
+    def output(tile):
+        return run_kernel(q, k, v, tile=tile, policy=policy, band=band("causal"), scale=0.2).output.tobytes()
+
+    base = output(Tile(kv_tile=128))
+    assert all(output(Tile(kv_tile=128, softmax_rows=rows)) == base for rows in (1, 2, 16, 256))
+    assert output(Tile(kv_tile=64)) != base
+
+
+def test_rows_do_not_depend_on_their_neighbours(rng):
+    q, k, v = (rng.standard_normal((1, 2, 45, 24)).astype(np.float32) for _ in range(3))
+    policy = PRECISIONS["half-data-half-state"]
+    options = {"tile": Tile(kv_tile=16), "policy": policy, "scale": 0.2}
+    whole = run_kernel(q, k, v, band=band("full"), **options).output
+    for row in (0, 7, 8, 44):
+        alone = run_kernel(np.ascontiguousarray(q[:, :, row : row + 1]), k, v, band=band("full"), **options)
+        np.testing.assert_array_equal(alone.output[:, :, 0], whole[:, :, row])
+
+
+def test_callers_in_several_threads_at_once(rng):
+    q, k, v = (rng.standard_normal((1, 2, 200, 64)).astype(np.float32) for _ in range(3))
+    policy = PRECISIONS["float"]
+
+    def output():
+        return run_kernel(
+            q, k, v, tile=Tile(), policy=policy, band=band("causal"), scale=0.1
+        ).output.tobytes()
+
+    expected, results = output(), []
+    callers = [threading.Thread(target=lambda: results.extend(output() for _ in range(10))) for _ in range(4)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert results == [expected] * 40
+
+
+def test_progress_counts_up_to_all_tasks(rng):
+    q, k, v = (rng.standard_normal((1, 2, 300, 16)).astype(np.float32) for _ in range(3))
+    seen = []
+    run_kernel(
+        q, k, v, tile=Tile(), policy=PRECISIONS["float"], band=band("full"), scale=0.1,
+        progress=lambda done, total: seen.append((done, total)),
+    )  # fmt: skip
+    assert seen
+    assert seen[-1][0] == seen[-1][1]
+    assert sorted(seen) == seen
+
+
+def test_an_error_in_progress_stops_the_workers_and_passes_on(rng):
+    q, k, v = (rng.standard_normal((1, 2, 300, 16)).astype(np.float32) for _ in range(3))
+
+    def interrupt(done, total):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_kernel(
+            q, k, v, tile=Tile(), policy=PRECISIONS["float"], band=band("full"), scale=0.1, progress=interrupt
+        )
+    assert threading.active_count() == 1

@@ -1,0 +1,114 @@
+"""The reference kernel's tile loop written a second time, in NumPy, for tests only.
+
+One row after the other, one rounding after the other, no code shared with the package: queries and keys are
+rounded to the data type, products are added in float32 in ascending order, and every tensor of the data or
+state type is rounded where it is stored. exp is the correctly rounded one.
+"""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+
+F = np.float32
+
+
+def even(x, kind):
+    """Round to nearest, ties to even."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        if kind == "half":
+            return np.asarray(x, F).astype(np.float16).astype(F)
+        if kind == "bfloat16":
+            return np.asarray(x, F).astype(ml_dtypes.bfloat16).astype(F)
+    return np.asarray(x, F)
+
+
+def away(x, kind):
+    """Round to nearest, ties away from zero: on the float64 grid of the narrow type."""
+    x = np.asarray(x, F)
+    if kind == "float":
+        return x
+    bits, least, largest = (11, -14, 65504.0) if kind == "half" else (8, -126, 2.0**128 - 2.0**120)
+    wide = np.abs(x.astype(np.float64))
+    finite = np.isfinite(wide)
+    exponent = np.maximum(np.frexp(np.where(finite, wide, 1.0))[1] - 1, least)
+    spacing = np.ldexp(1.0, exponent - bits + 1)
+    rounded = np.floor(np.where(finite, wide, 0.0) / spacing + 0.5) * spacing
+    rounded = np.where(rounded > largest, np.inf, rounded)
+    return np.copysign(np.where(finite, rounded, wide), x).astype(F)
+
+
+def tree(values):
+    """Add adjacent pairs until one value is left."""
+    while len(values) > 1:
+        values = (values[0::2] + values[1::2]).astype(F)
+    return values[0]
+
+
+def ordered_sum(p, basic=False):
+    """Add float32 values in the order of the vector core's reductions.
+
+    A basic block counts whole chunks of 64 columns, the generic path the columns there are.
+    """
+    counted = len(p) + -len(p) % 64 if basic else len(p)
+    p = np.concatenate([p, np.zeros(-len(p) % 64, F)]).astype(F)
+    if basic and counted == 1024:
+        eights = np.array([tree(b) for b in p.reshape(128, 8)], F)
+        eights = np.array([tree(b) for b in eights.reshape(16, 8)], F)
+        return tree((eights[:8] + eights[8:]).astype(F))
+    chunks = p.reshape(-1, 64)
+    if counted >= 512:
+        lanes = np.array([tree(block) for block in p[:512].reshape(64, 8)], F)
+        rest = chunks[8:]
+    else:
+        lanes, rest = chunks[0], chunks[1:]
+    for chunk in rest:
+        lanes = (lanes + chunk).astype(F)
+    return tree(lanes)
+
+
+def exp(x):
+    with np.errstate(over="ignore", under="ignore"):
+        return np.exp(np.asarray(x, np.float64)).astype(F)
+
+
+def attention_head(q, k, v, *, visible, scale, data, state, kv_tile, basic=False):
+    """Return output and (max, sum) of one head; `visible` is a (seq_q, seq_kv) bool array."""
+    q, k, v = (even(x, data) for x in (q, k, v))
+    scale = even(F(scale), data)
+    out = np.zeros((len(q), v.shape[1]), F)
+    states = np.zeros((len(q), 2), F)
+    for row in range(len(q)):
+        maximum, total, accumulator = F(-np.inf), F(0), np.zeros(v.shape[1], F)
+        first = True
+        for low in range(0, len(k), kv_tile):
+            seen = visible[row, low : low + kv_tile]
+            if not seen.any():
+                continue
+            score = np.zeros(len(seen), F)
+            for d in range(q.shape[1]):
+                # A product of two halves is exact in float32; of floats, the kernel fuses it with the sum.
+                wide = score.astype(np.float64) + np.float64(q[row, d]) * k[low : low + kv_tile, d]
+                score = wide.astype(F)
+            score = even(even(score, data) * scale, data)
+            score = np.where(seen, score, F(-np.inf)).astype(F)
+            new = max(maximum, score.max())
+            p = exp((score - new).astype(F))
+            total_new = ordered_sum(p, basic)
+            p = away(p, data)
+            partial = np.zeros(v.shape[1], F)
+            for column in np.flatnonzero(seen):
+                wide = partial.astype(np.float64) + np.float64(p[column]) * v[low + column]
+                partial = wide.astype(F)
+            partial = even(partial, data)
+            if first:
+                accumulator = partial
+            else:
+                rescale = exp(F(maximum - new))
+                total_new = F(F(rescale * total) + total_new)
+                accumulator = even(even(away(rescale, data) * accumulator, data) + partial, data)
+            maximum, total, first = away(new, state)[()], away(total_new, state)[()], False
+        states[row] = maximum, total
+        if visible[row].any():
+            out[row] = even(accumulator / away(total, data), data)
+    return out, states

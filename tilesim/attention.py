@@ -1,0 +1,127 @@
+"""The tiled attention kernel on real tensors: output, and log-sum-exp on request."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from tilesim.masks import Window
+from tilesim.precision import DEFAULT_PRECISION, Precision, precision
+from tilesim.tensors import as_float32, check_scale, check_tensors
+from tilesim.tile import Tile
+
+_precision = precision
+
+
+@overload
+def attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    *,
+    mask: str = ...,
+    window: Window = ...,
+    precision: str | Precision = ...,
+    scale: float | None = ...,
+    tile: Tile | None = ...,
+    threads: int | None = ...,
+    return_lse: Literal[False] = ...,
+) -> npt.NDArray[Any]: ...
+
+
+@overload
+def attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    *,
+    mask: str = ...,
+    window: Window = ...,
+    precision: str | Precision = ...,
+    scale: float | None = ...,
+    tile: Tile | None = ...,
+    threads: int | None = ...,
+    return_lse: Literal[True],
+) -> tuple[npt.NDArray[Any], npt.NDArray[np.float32]]: ...
+
+
+def attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    *,
+    mask: str = "causal",
+    window: Window = None,
+    precision: str | Precision = DEFAULT_PRECISION,
+    scale: float | None = None,
+    tile: Tile | None = None,
+    threads: int | None = None,
+    return_lse: bool = False,
+) -> npt.NDArray[Any] | tuple[npt.NDArray[Any], npt.NDArray[np.float32]]:
+    """Run tiled FlashAttention-2 with the rounding points of a precision policy.
+
+    Parameters
+    ----------
+    q : array_like (batch, heads, seq_q, head_dim)
+    k : array_like (batch, kv_heads, seq_kv, head_dim)
+    v : array_like (batch, kv_heads, seq_kv, head_dim_v)
+        float16, bfloat16, float32 or float64, in any mix: each is rounded to the data type of the policy.
+        Query head h reads key head ``h // (heads // kv_heads)``.
+    mask : {"causal", "full", "window"}
+        What a query sees, aligned so that the last query sees the last key.
+    window : int or (left, right), optional
+        Keys around the own position, both bounds inclusive; only with ``mask="window"``.
+    precision : str or Precision
+    scale : float, optional
+        Factor of the scores; ``1 / sqrt(head_dim)`` by default.
+    tile : Tile, optional
+        8 x 512 by default. `kv_tile` changes the order of operations, hence rounding.
+    threads : int, optional
+        Worker threads; the result is the same for any number.
+    return_lse : bool
+
+    Returns
+    -------
+    output : array (batch, heads, seq_q, head_dim_v) of the dtype of `q`
+        A row that sees no key gives 0.
+    lse : float32 array (batch, heads, seq_q), if `return_lse`
+        Natural logarithm of the sum of exp(scaled score) of each row; -inf for a row that sees no key.
+
+    Raises
+    ------
+    InputError, DTypeError
+        For tensors that are malformed or do not belong together.
+    ConfigError, UnknownNameError
+        For a bad mask, window or policy.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> q = np.ones((1, 1, 4, 8), np.float16)
+    >>> attention(q, q, q).shape
+    (1, 1, 4, 8)
+    """
+    from tilesim.engine import run_kernel
+
+    tensors = check_tensors(q, k, v)
+    policy = _precision(precision)
+    workload = tensors.workload(mask, window)
+    factor = check_scale(scale, workload.head_dim)
+    run = run_kernel(
+        *(as_float32(x, policy.data) for x in (tensors.q, tensors.k, tensors.v)),
+        tile=tile or Tile(),
+        policy=policy,
+        band=workload.band,
+        scale=factor,
+        threads=threads,
+    )
+    output = cast_like(run.output, tensors.q)
+    return (output, run.lse) if return_lse else output
+
+
+def cast_like(output: npt.NDArray[np.float32], q: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return `output` in the dtype of `q`, in native byte order."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return output.astype(q.dtype, copy=False)

@@ -1,0 +1,246 @@
+"""Runs the compiled kernels: lays out storage, starts worker threads, watches them.
+
+Workers are plain threads that release the interpreter's lock: no threading layer is involved, so several
+callers, forked processes and any number of threads are all right.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tilesim.masks import Band
+from tilesim.precision import DEFAULT_PRECISION, PRECISIONS, Precision
+from tilesim.softmax.tiling import basic_block_fault
+from tilesim.tile import Tile
+from tilesim.units import align_up, ceil_div
+
+Progress = Callable[[int, int], None]
+"""Called now and then from the calling thread with tasks done and tasks in all."""
+
+PACK_BLOCK = 256
+"""Keys packed as one task, and over which V is known to be finite or not."""
+BLOCK_ROWS = 128
+"""Query rows of one task at most: K and V tiles are read from cache that many rows at a time."""
+SMALL_FLOPS = 2_000_000
+"""Below this, starting a thread costs more than it saves."""
+POLL_S = 0.05
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class KernelRun:
+    """What one pass of the kernel gives.
+
+    Attributes
+    ----------
+    output : float32 array (batch, heads, seq_q, head_dim_v)
+        Rounded to the data type of the policy.
+    lse : float32 array (batch, heads, seq_q)
+        Natural log-sum-exp of each row's scaled scores; -inf for a row without keys.
+    wall_s : float
+        Seconds of packing and kernel.
+    threads : int
+        Worker threads.
+    """
+
+    output: npt.NDArray[np.float32]
+    lse: npt.NDArray[np.float32]
+    wall_s: float
+    threads: int
+
+
+def run_kernel(
+    q: npt.NDArray[np.float32],
+    k: npt.NDArray[np.float32],
+    v: npt.NDArray[np.float32],
+    *,
+    tile: Tile,
+    policy: Precision,
+    band: Band,
+    scale: float,
+    threads: int | None = None,
+    exact_exp: bool = False,
+    progress: Progress | None = None,
+) -> KernelRun:
+    """Run the tiled kernel on checked tensors.
+
+    Parameters
+    ----------
+    q, k, v : float32 arrays (batch, heads, seq, head_dim), C-contiguous
+    tile : Tile
+        Only `kv_tile` and, at 1,024 keys, `softmax_rows` change numbers.
+    policy : Precision
+    band : Band
+        Visible keys.
+    scale : float
+        Factor of the scores, rounded to the data type of the policy here.
+    threads : int, optional
+        Worker threads; by default as many as Numba is set to use. Never changes a bit of the result.
+    exact_exp : bool
+        Correctly rounded exponentials instead of the fast ones within 1 ulp; several times slower.
+    progress : callable, optional
+    """
+    from tilesim.kernels import attention as kernel
+    from tilesim.kernels.packing import pack_worker
+
+    batch, heads, seq_q, depth = q.shape
+    kv_heads, seq_kv, width = k.shape[1], k.shape[2], v.shape[3]
+    q, k, v = (x.reshape(x.shape[0] * x.shape[1], *x.shape[2:]) for x in (q, k, v))
+    numerics = _numerics(tile, policy, scale, exact_exp)
+    sight = kernel.Sight(seq_kv - seq_q, band.left, band.right, seq_kv)
+    workers = _worker_count(threads, 2 * batch * heads * seq_q * seq_kv * (depth + width))
+    kv_tile = min(tile.kv_tile, seq_kv)
+    tasks = _tasks(batch * heads, seq_q, seq_kv, band, workers)
+    block_rows = int(tasks[:, 2].max())
+    query_head = np.arange(batch * heads)
+    kv_head_of = query_head // heads * kv_heads + query_head % heads // (heads // kv_heads)
+
+    start = time.perf_counter()
+    packed = _empty_packed(batch * kv_heads, seq_kv, depth, width)
+    _run_workers(
+        workers,
+        packed.finite.size,
+        None,
+        lambda counter: pack_worker(k, v, packed, numerics.data_kind, counter),
+    )
+    output = np.empty((batch * heads, seq_q, width), np.float32)
+    row_max, row_sum = np.empty((2, batch * heads, seq_q), np.float32)
+
+    def work(counter: npt.NDArray[np.int64]) -> None:
+        scratch = _aligned(kernel.scratch_size(kv_tile, seq_kv, block_rows, depth, width))
+        kernel.attention_worker(
+            q, output, row_max, row_sum, packed, kv_head_of, tasks, counter, scratch, kv_tile, sight, numerics
+        )
+
+    _run_workers(workers, len(tasks), progress, work)
+    wall_s = time.perf_counter() - start
+    with np.errstate(divide="ignore", invalid="ignore"):
+        lse = (row_max + np.log(row_sum.astype(np.float64))).astype(np.float32)
+    return KernelRun(
+        output=output.reshape(batch, heads, seq_q, width),
+        lse=lse.reshape(batch, heads, seq_q),
+        wall_s=wall_s,
+        threads=workers,
+    )
+
+
+def warm_up() -> float:
+    """Compile the kernels, or load them from Numba's cache, and return the seconds it took.
+
+    All policies share one compiled kernel; a second call costs next to nothing.
+    """
+    start = time.perf_counter()
+    x = np.ones((1, 1, 1, 1), np.float32)
+    x.flags.writeable = False
+    policy = PRECISIONS[DEFAULT_PRECISION]
+    run_kernel(x, x, x, tile=Tile(), policy=policy, band=Band(left=0, right=0), scale=1.0, threads=1)
+    return time.perf_counter() - start
+
+
+def _numerics(tile: Tile, policy: Precision, scale: float, exact_exp: bool) -> Any:
+    from tilesim.kernels import rounding, softmax
+
+    kinds = {"float": rounding.FLOAT_KIND, "half": rounding.HALF_KIND, "bfloat16": rounding.BFLOAT16_KIND}
+    data_kind = kinds[policy.data.name]
+    basic = not basic_block_fault(tile.softmax_rows, tile.kv_tile, policy.data.itemsize)
+    return softmax.Numerics(
+        scale=np.float32(rounding.round_even(np.float32(scale), data_kind)),
+        data_kind=data_kind,
+        state_kind=kinds[policy.state.name],
+        sum_form=softmax.BASIC_SUM if basic else softmax.GENERIC_SUM,
+        exact_exp=exact_exp,
+        guard_empty=True,
+    )
+
+
+def _worker_count(threads: int | None, flops: int) -> int:
+    import numba
+
+    wanted = numba.get_num_threads() if threads is None else threads
+    return 1 if flops < SMALL_FLOPS else max(1, wanted)
+
+
+def _tasks(heads: int, seq_q: int, seq_kv: int, band: Band, workers: int) -> npt.NDArray[np.int64]:
+    """Return (head, first row, rows) of every task, heaviest first so that all workers end together."""
+    rows = min(BLOCK_ROWS, align_up(seq_q, 8))
+    while rows > 8 and heads * ceil_div(seq_q, rows) < 4 * workers:
+        rows //= 2
+    tops = np.arange(0, seq_q, rows, dtype=np.int64)
+    counts = np.minimum(rows, seq_q - tops)
+    first, _ = band.key_range(tops, seq_q, seq_kv)
+    _, last = band.key_range(tops + counts - 1, seq_q, seq_kv)
+    order = np.argsort(-(counts * np.maximum(last - first, 0)), kind="stable")
+    blocks = np.repeat(order, heads)
+    head = np.tile(np.arange(heads, dtype=np.int64), len(order))
+    return np.ascontiguousarray(np.stack([head, tops[blocks], counts[blocks]], axis=1))
+
+
+def _aligned(size: int) -> npt.NDArray[np.float32]:
+    """Return uninitialised float32 storage that starts on a 64-byte cache line."""
+    raw = np.empty(size + 16, np.float32)
+    skip = -raw.ctypes.data % 64 // 4
+    return raw[skip : skip + size]
+
+
+def _empty_packed(kv_heads: int, seq_kv: int, depth: int, width: int) -> Any:
+    from tilesim.kernels.packing import Packed
+    from tilesim.kernels.vector import padded_columns
+
+    key_size = padded_columns(seq_kv) * depth
+    value_size = padded_columns(width) * seq_kv
+    return Packed(
+        keys=_aligned(kv_heads * key_size).reshape(kv_heads, key_size),
+        values=_aligned(kv_heads * value_size).reshape(kv_heads, value_size),
+        finite=np.empty((kv_heads, ceil_div(seq_kv, PACK_BLOCK)), np.bool_),
+        block=PACK_BLOCK,
+    )
+
+
+def _run_workers(
+    workers: int,
+    total: int,
+    progress: Progress | None,
+    work: Callable[[npt.NDArray[np.int64]], None],
+) -> None:
+    """Run `work` in that many threads on one shared counter of `total` tasks, and wait for all of them.
+
+    An exception, Ctrl-C included, sets the counter behind the last task, so that workers end after the task
+    at hand.
+    """
+    counter = np.zeros(2, np.int64)
+    if workers == 1 and progress is None:
+        work(counter)
+        return
+    failures: list[BaseException] = []
+
+    def guarded() -> None:
+        try:
+            work(counter)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=guarded, daemon=True) for _ in range(workers)]
+    for thread in threads:
+        thread.start()
+    try:
+        alive = threads
+        while alive:
+            alive[0].join(POLL_S)
+            alive = [thread for thread in alive if thread.is_alive()]
+            if progress is not None and counter[1] < total:
+                progress(int(counter[1]), total)
+        if progress is not None and not failures:
+            progress(total, total)
+    except BaseException:
+        counter[0] = total
+        for thread in threads:
+            thread.join()
+        raise
+    if failures:
+        raise failures[0]

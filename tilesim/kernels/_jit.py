@@ -1,0 +1,55 @@
+"""How kernels are compiled: no fastmath, the GIL released, cached on disk where a directory allows it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numba
+import numba.extending
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _package_stamp() -> str:
+    digest = hashlib.sha256()
+    for file in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+STAMP = _package_stamp()
+"""Digest of all kernel sources. Numba's own cache looks only at the file that defines a function, so that an
+edited helper in another module would be silently stale; with this stamp any edit of a kernel recompiles."""
+
+
+# Numba's own annotations describe the decorated function as Python sees it, not as kernels call it.
+_njit: Any = numba.njit
+intrinsic: Any = numba.extending.intrinsic
+
+
+def jit(function: F) -> F:
+    """Compile `function` on first call, cached, and always inlined into the kernels that call it."""
+    return _compile(function, forceinline=True)
+
+
+def jit_apart(function: F) -> F:
+    """Compile like `jit`, but leave inlining to the compiler: for rare paths and for entry points."""
+    return _compile(function, forceinline=False)
+
+
+def _compile(function: F, *, forceinline: bool) -> F:
+    options = {"nogil": True, "error_model": "numpy", "fastmath": False, "forceinline": forceinline}
+    try:
+        dispatcher: Any = _njit(cache=True, **options)(function)
+    except RuntimeError:
+        # Neither the package's directory nor the user's cache directory can be written: compile in memory.
+        compiled: F = _njit(**options)(function)
+        return compiled
+    cache_file: Any = getattr(getattr(dispatcher, "_cache", None), "_cache_file", None)
+    if hasattr(cache_file, "_source_stamp"):
+        cache_file._source_stamp = STAMP
+    kernel: F = dispatcher
+    return kernel

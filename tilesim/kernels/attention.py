@@ -1,0 +1,309 @@
+"""The attention kernel: what one worker thread does, task by task and tile by tile.
+
+Workers share nothing but a counter from which they take tasks, so that any number of them gives the
+same bits: every row is computed by one worker, in the order of its keys.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tilesim.kernels._jit import jit
+from tilesim.kernels.chunks import CHUNK, scale_chunk
+from tilesim.kernels.counter import DONE_TASKS, NEXT_TASK, fetch_add
+from tilesim.kernels.packing import Packed
+from tilesim.kernels.rounding import round_array, round_away, round_even
+from tilesim.kernels.softmax import BASIC_SUM, Numerics, RowState, TileShape, softmax_tile
+from tilesim.kernels.vector import MICRO_ROWS, PANEL_COLUMNS, multiply_block, padded_columns
+
+GROUP_ROWS = 8
+"""Query rows whose scores are computed, turned into probabilities and multiplied with V together."""
+
+
+class Sight(NamedTuple):
+    """Which keys a query row sees: those from ``row + shift - left`` to ``row + shift + right``.
+
+    Attributes
+    ----------
+    shift : int
+        Key position of query row 0.
+    left, right : int
+        Keys visible before and after the own position.
+    seq_kv : int
+        Number of keys.
+    """
+
+    shift: Any
+    left: Any
+    right: Any
+    seq_kv: Any
+
+
+class Group(NamedTuple):
+    """Storage of the rows a worker handles together; float32 unless said otherwise.
+
+    Attributes
+    ----------
+    strip, stride : array (1-D), int
+        Scores, then probabilities, of one group at row pitch `stride`.
+    partial, width : array (1-D), int
+        PV product of one tile at row pitch `width`, head_dim_v padded to whole panels.
+    start, stop : int64 arrays
+        Columns of the current tile that each row sees.
+    exp_max, tile_max : arrays
+        As in `RowState`.
+    """
+
+    strip: Any
+    stride: Any
+    partial: Any
+    width: Any
+    start: Any
+    stop: Any
+    exp_max: Any
+    tile_max: Any
+
+
+class Block(NamedTuple):
+    """Storage of one task's rows; float32.
+
+    Attributes
+    ----------
+    q, depth : array (1-D), int
+        Queries rounded to the data kind at row pitch `depth`, zero rows behind up to a whole group.
+    accumulator : array (1-D)
+        Unnormalised output at row pitch ``Group.width``.
+    row_max, row_sum : arrays
+        State of each row.
+    """
+
+    q: Any
+    depth: Any
+    accumulator: Any
+    row_max: Any
+    row_sum: Any
+
+
+@jit
+def _visible(row: Any, sight: Sight, low: Any, high: Any) -> Any:
+    """Return the keys a row sees among keys low ... high - 1, counted from `low`."""
+    own = row + sight.shift
+    start = min(max(own - sight.left, low), high) - low
+    stop = min(max(own + sight.right + 1, low), high) - low
+    return min(start, stop), stop
+
+
+@jit
+def _multiply(
+    c: Any, c_stride: Any, a: Any, a_stride: Any, b: Any, b_panel: Any, panels: Any, depth: Any
+) -> None:
+    """Multiply a group of rows of A with panels of B that lie `b_panel` elements apart."""
+    for panel in range(panels):
+        for row in range(0, GROUP_ROWS, MICRO_ROWS):
+            place = row * c_stride + panel * PANEL_COLUMNS
+            multiply_block(c, place, c_stride, a, row * a_stride, a_stride, b, panel * b_panel, depth)
+
+
+@jit
+def _multiply_visible(group: Group, scores: Any, rows: Any, values: Any, low: Any, seq_kv: Any) -> None:
+    """Multiply probabilities with the visible values only, so that no 0 * inf or 0 * NaN arises."""
+    group.partial[:] = 0.0
+    for row in range(rows):
+        for column in range(group.start[row], group.stop[row]):
+            p = scores[row * group.stride + column]
+            for d in range(group.width):
+                panel, lane = d // PANEL_COLUMNS, d % PANEL_COLUMNS
+                value = values[(panel * seq_kv + low + column) * PANEL_COLUMNS + lane]
+                at = row * group.width + d
+                group.partial[at] = np.float32(group.partial[at] + np.float32(p * value))
+
+
+@jit
+def _scale(group: Group, scores: Any, rows: Any, numerics: Numerics) -> None:
+    """Round the QK products to the data kind, scale them, round again: the visible columns of each row."""
+    kind, scale = numerics.data_kind, numerics.scale
+    for row in range(rows):
+        first = row * group.stride
+        at, end = first + group.start[row], first + group.stop[row]
+        whole = (end - at) // CHUNK * CHUNK
+        for chunk in range(at, at + whole, CHUNK):
+            scale_chunk(scores, chunk, scale, kind)
+        for i in range(at + whole, end):
+            scores[i] = round_even(np.float32(round_even(scores[i], kind) * scale), kind)
+
+
+@jit
+def _accumulate(block: Block, first_row: Any, rows: Any, group: Group, update: Any, kind: Any) -> None:
+    """Add the tile's PV product, rounded, to the rescaled accumulator."""
+    width = group.width
+    for row in range(rows):
+        accumulated = block.accumulator[(first_row + row) * width : (first_row + row + 1) * width]
+        partial = group.partial[row * width : (row + 1) * width]
+        if not update:
+            round_array(partial, accumulated, kind)
+        else:
+            rescale = group.exp_max[row]
+            for d in range(width):
+                old = round_even(np.float32(rescale * accumulated[d]), kind)
+                accumulated[d] = round_even(np.float32(old + round_even(partial[d], kind)), kind)
+
+
+@jit
+def _group_tile(
+    first_row: Any, rows: Any, low: Any, columns: Any, update: Any, block: Block, packed: Packed,
+    values_finite: Any, group: Group, seq_kv: Any, numerics: Numerics,
+) -> None:  # fmt: skip
+    """Take one row group through one score tile: QK, scaling, softmax, PV, accumulation."""
+    least, most = group.start[0], group.stop[0]
+    for row in range(1, rows):
+        least, most = min(least, group.start[row]), max(most, group.stop[row])
+    # Panels are cut at multiples of their width over all keys: a tile may begin inside one.
+    tile_panel = low // PANEL_COLUMNS
+    first_panel = (low + least) // PANEL_COLUMNS
+    panels = (low + most + PANEL_COLUMNS - 1) // PANEL_COLUMNS - first_panel
+    panel_size = block.depth * PANEL_COLUMNS
+    queries = block.q[first_row * block.depth :]
+    products = group.strip[(first_panel - tile_panel) * PANEL_COLUMNS :]
+    keys = packed.keys[first_panel * panel_size :]
+    _multiply(products, group.stride, queries, block.depth, keys, panel_size, panels, block.depth)
+
+    scores = group.strip[low - tile_panel * PANEL_COLUMNS :]
+    _scale(group, scores, rows, numerics)
+    # A basic block counts whole chunks: the columns behind the last key are masked, not left out.
+    counted = padded_chunks(columns) if numerics.sum_form == BASIC_SUM else columns
+    shape = TileShape(group.stride, rows, counted, counted)
+    row_max = block.row_max[first_row : first_row + rows]
+    row_sum = block.row_sum[first_row : first_row + rows]
+    state = RowState(row_max, row_sum, group.exp_max, group.tile_max)
+    softmax_tile(scores, shape, group.start, group.stop, update, numerics, (row_max, row_sum), state)
+
+    if values_finite:
+        values = packed.values[(low + least) * PANEL_COLUMNS :]
+        panels = group.width // PANEL_COLUMNS
+        probabilities = scores[least:]
+        _multiply(
+            group.partial, group.width, probabilities, group.stride, values, seq_kv * PANEL_COLUMNS, panels,
+            most - least,
+        )  # fmt: skip
+    else:
+        _multiply_visible(group, scores, rows, packed.values, low, seq_kv)
+    _accumulate(block, first_row, rows, group, update, numerics.data_kind)
+
+
+@jit
+def _run_task(
+    top: Any, rows: Any, block: Block, group: Group, packed: Packed, sight: Sight, kv_tile: Any,
+    numerics: Numerics,
+) -> None:  # fmt: skip
+    """Stream all key tiles past the rows of one task."""
+    seq_kv = sight.seq_kv
+    for low in range(0, seq_kv, kv_tile):
+        columns = min(kv_tile, seq_kv - low)
+        values_finite = True
+        for part in range(low // packed.block, (low + columns - 1) // packed.block + 1):
+            values_finite &= packed.finite[part]
+        for first_row in range(0, rows, GROUP_ROWS):
+            count = min(GROUP_ROWS, rows - first_row)
+            seen = False
+            for row in range(count):
+                start, stop = _visible(top + first_row + row, sight, low, low + columns)
+                group.start[row], group.stop[row] = start, stop
+                seen |= stop > start
+            if seen:
+                # A row of the group that saw nothing before carries the empty state (-inf, 0), for which an
+                # update gives the first tile's result: exp_max is 0 and so is the accumulator.
+                first_key, _ = _visible(top + first_row, sight, 0, seq_kv)
+                update = low > first_key
+                _group_tile(
+                    first_row, count, low, columns, update, block, packed, values_finite, group, seq_kv,
+                    numerics,
+                )  # fmt: skip
+
+
+@jit
+def _finish(out: Any, top: Any, rows: Any, block: Block, width: Any, sight: Sight, kind: Any) -> None:
+    """Divide by the row sum, itself rounded with ties away from zero; rows without keys give 0."""
+    for row in range(rows):
+        start, stop = _visible(top + row, sight, 0, sight.seq_kv)
+        denominator = round_away(block.row_sum[row], kind)
+        for d in range(out.shape[1]):
+            quotient = np.float32(block.accumulator[row * width + d] / denominator)
+            out[top + row, d] = round_even(quotient, kind) if stop > start else np.float32(0.0)
+
+
+@jit
+def padded_chunks(columns: Any) -> Any:
+    """Round a number of columns up to whole chunks of 64."""
+    return (columns + CHUNK - 1) // CHUNK * CHUNK
+
+
+@jit
+def strip_stride(kv_tile: Any, seq_kv: Any) -> Any:
+    """Return the row pitch of a score strip: a tile may begin inside a panel and so touch one more."""
+    return padded_chunks(min(kv_tile, seq_kv)) + PANEL_COLUMNS
+
+
+@jit
+def scratch_size(kv_tile: Any, seq_kv: Any, block_rows: Any, depth: Any, head_dim_v: Any) -> Any:
+    """Return the float32 elements of scratch one worker needs for tasks of up to `block_rows` rows."""
+    padded_rows = (block_rows + GROUP_ROWS - 1) // GROUP_ROWS * GROUP_ROWS
+    width = padded_columns(head_dim_v)
+    return GROUP_ROWS * (strip_stride(kv_tile, seq_kv) + width) + padded_rows * (depth + width)
+
+
+@jit
+def attention_worker(
+    q: Any, out: Any, row_max: Any, row_sum: Any, packed: Packed, kv_head_of: Any, tasks: Any, counter: Any,
+    scratch: Any, kv_tile: Any, sight: Sight, numerics: Numerics,
+) -> None:  # fmt: skip
+    """Take tasks from the shared counter until none is left.
+
+    Parameters
+    ----------
+    q : float32 array (heads, seq_q, head_dim)
+    out : float32 array (heads, seq_q, head_dim_v)
+    row_max, row_sum : float32 arrays (heads, seq_q)
+        State of each row after its last tile.
+    packed : Packed
+        Keys and values of all heads.
+    kv_head_of : int64 array (heads)
+    tasks : int64 array (tasks, 3)
+        Head, first row and rows.
+    counter : int64 array (2)
+        Next task and tasks done, shared by all workers.
+    scratch : float32 array (1-D)
+        This worker's own, of `scratch_size` elements.
+    kv_tile : int
+    sight : Sight
+    numerics : Numerics
+    """
+    depth, width = q.shape[2], padded_columns(out.shape[2])
+    stride = strip_stride(kv_tile, sight.seq_kv)
+    strip, rest = scratch[: GROUP_ROWS * stride], scratch[GROUP_ROWS * stride :]
+    partial, rest = rest[: GROUP_ROWS * width], rest[GROUP_ROWS * width :]
+    start, stop = np.zeros(GROUP_ROWS, np.int64), np.zeros(GROUP_ROWS, np.int64)
+    exp_max, tile_max = np.zeros(GROUP_ROWS, np.float32), np.zeros(GROUP_ROWS, np.float32)
+    group = Group(strip, stride, partial, width, start, stop, exp_max, tile_max)
+    while True:
+        task = fetch_add(counter, NEXT_TASK, 1)
+        if task >= tasks.shape[0]:
+            return
+        head, top, rows = tasks[task, 0], tasks[task, 1], tasks[task, 2]
+        padded_rows = (rows + GROUP_ROWS - 1) // GROUP_ROWS * GROUP_ROWS
+        queries = rest[: padded_rows * depth]
+        queries[rows * depth :] = 0.0
+        source = q[head, top : top + rows].reshape(rows * depth)
+        round_array(source, queries[: rows * depth], numerics.data_kind)
+        accumulator = rest[padded_rows * depth : padded_rows * (depth + width)]
+        accumulator[:] = 0.0
+        maxima, sums = row_max[head, top : top + rows], row_sum[head, top : top + rows]
+        maxima[:] = -np.inf
+        sums[:] = 0.0
+        block = Block(queries, depth, accumulator, maxima, sums)
+        kv_head = kv_head_of[head]
+        own = Packed(packed.keys[kv_head], packed.values[kv_head], packed.finite[kv_head], packed.block)
+        _run_task(top, rows, block, group, own, sight, kv_tile, numerics)
+        _finish(out[head], top, rows, block, width, sight, numerics.data_kind)
+        fetch_add(counter, DONE_TASKS, 1)

@@ -1,0 +1,119 @@
+"""Arithmetic written once and emitted for scalars and for wide vectors.
+
+A `Value` wraps an LLVM value and turns Python operators into instructions, so that a formula such as
+`rounding.half_even` reads as mathematics and serves both a single number and a vector of any width. No
+instruction carries a fast-math flag: the compiler may neither reorder nor assume away NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+
+from tilesim.kernels._jit import intrinsic
+
+_FLOAT = ir.FloatType()
+_INT = ir.IntType(32)
+
+
+def _is_float(kind: Any) -> bool:
+    return bool(getattr(kind, "element", kind) == _FLOAT)
+
+
+def _like(kind: Any, element: Any) -> Any:
+    return ir.VectorType(element, kind.count) if isinstance(kind, ir.VectorType) else element
+
+
+class Value:
+    """A float32 or int32 number, or a vector of them, under construction."""
+
+    def __init__(self, builder: Any, value: Any) -> None:
+        self.builder = builder
+        self.ir = value
+
+    def _other(self, other: Value | float) -> Any:
+        if isinstance(other, Value):
+            return other.ir
+        kind = self.ir.type
+        number = float(other) if _is_float(kind) else int(other)
+        return ir.Constant(kind, [number] * kind.count if isinstance(kind, ir.VectorType) else number)
+
+    def _emit(self, for_float: str | None, for_int: str | None, other: Value | float) -> Value:
+        name = for_float if _is_float(self.ir.type) else for_int
+        assert name is not None
+        return Value(self.builder, getattr(self.builder, name)(self.ir, self._other(other)))
+
+    def __add__(self, other: Value | float) -> Value:
+        return self._emit("fadd", "add", other)
+
+    def __sub__(self, other: Value | float) -> Value:
+        return self._emit("fsub", "sub", other)
+
+    def __mul__(self, other: Value | float) -> Value:
+        return self._emit("fmul", "mul", other)
+
+    def __and__(self, other: Value | int) -> Value:
+        return self._emit(None, "and_", other)
+
+    def __or__(self, other: Value | int) -> Value:
+        return self._emit(None, "or_", other)
+
+    def __lshift__(self, other: int) -> Value:
+        return self._emit(None, "shl", other)
+
+    def __rshift__(self, other: int) -> Value:
+        return self._emit(None, "lshr", other)
+
+    def compare(self, relation: str, other: Value | float) -> Value:
+        """Return a truth value; comparisons with NaN are false except ``!=``."""
+        if not _is_float(self.ir.type):
+            return Value(self.builder, self.builder.icmp_signed(relation, self.ir, self._other(other)))
+        compare = self.builder.fcmp_unordered if relation == "!=" else self.builder.fcmp_ordered
+        return Value(self.builder, compare(relation, self.ir, self._other(other)))
+
+    def bits(self) -> Value:
+        """Return the bits of floats as int32."""
+        return Value(self.builder, self.builder.bitcast(self.ir, _like(self.ir.type, _INT)))
+
+    def floats(self) -> Value:
+        """Return the floats with these int32 bits."""
+        return Value(self.builder, self.builder.bitcast(self.ir, _like(self.ir.type, _FLOAT)))
+
+    def lanes(self, indices: list[int]) -> Value:
+        """Return the vector of the given lanes."""
+        mask = ir.Constant(ir.VectorType(_INT, len(indices)), indices)
+        undefined = ir.Constant(self.ir.type, ir.Undefined)
+        return Value(self.builder, self.builder.shuffle_vector(self.ir, undefined, mask))
+
+    def followed_by(self, other: Value) -> Value:
+        """Return one vector of the lanes of both, which have equally many."""
+        mask = list(range(2 * self.ir.type.count))
+        lanes = ir.Constant(ir.VectorType(_INT, len(mask)), mask)
+        return Value(self.builder, self.builder.shuffle_vector(self.ir, other.ir, lanes))
+
+
+def where(condition: Value, yes: Value | float, no: Value) -> Value:
+    """Return `yes` where `condition` holds, else `no`."""
+    chosen = yes.ir if isinstance(yes, Value) else no._other(yes)
+    return Value(no.builder, no.builder.select(condition.ir, chosen, no.ir))
+
+
+def larger_int(x: Value, least: int) -> Value:
+    """Return the larger of an int32 value and a constant."""
+    return where(x.compare("<", least), least, x)
+
+
+def scalar_function(formula: Callable[[Value], Value]) -> Any:
+    """Return a function for kernels that applies `formula` to one float32 number."""
+
+    def typed(typing_context: Any, x: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            return formula(Value(builder, args[0])).ir
+
+        return types.float32(types.float32), codegen
+
+    typed.__doc__ = formula.__doc__
+    return intrinsic(typed)

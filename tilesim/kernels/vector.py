@@ -1,0 +1,184 @@
+"""Matrix micro-kernels in vector registers, sized for the processor that Numba compiles for.
+
+`multiply_block` keeps a block of MICRO_ROWS x PANEL_COLUMNS sums in registers and adds one product after
+the other in ascending order of the reduction index: every element is the same chain of fused
+multiply-adds whatever the block sizes are.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from llvmlite import binding, ir
+from numba import config, types
+
+from tilesim.kernels._jit import intrinsic, jit
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RegisterBlock:
+    """How the sums of one micro-kernel lie in vector registers.
+
+    Attributes
+    ----------
+    lanes : int
+        float32 elements of one vector register.
+    rows, vectors : int
+        Rows, and vectors a row, of the block of sums.
+    fused : bool
+        Whether the processor multiplies and adds in one instruction; without it a fused operation is a slow
+        library call, so product and sum are then rounded apart.
+    """
+
+    lanes: int
+    rows: int
+    vectors: int
+    fused: bool
+
+
+def _target_features() -> set[str]:
+    """Return the features Numba compiles for: its CPU_NAME and CPU_FEATURES settings win over the host."""
+    settings: Any = config
+    if settings.CPU_FEATURES is not None:
+        names = str(settings.CPU_FEATURES).split(",")
+        return {name[1:] for name in names if name.startswith("+")}
+    if settings.CPU_NAME not in (None, "", "host", binding.get_host_cpu_name()):
+        return set()
+    return {name for name, present in binding.get_host_cpu_features().items() if present}
+
+
+def _register_block() -> RegisterBlock:
+    features = _target_features()
+    if "avx512f" in features:
+        return RegisterBlock(lanes=16, rows=8, vectors=2, fused=True)
+    if "avx2" in features and "fma" in features:
+        return RegisterBlock(lanes=8, rows=4, vectors=2, fused=True)
+    if "neon" in features:
+        return RegisterBlock(lanes=4, rows=4, vectors=4, fused=True)
+    return RegisterBlock(lanes=4, rows=2, vectors=2, fused=False)
+
+
+BLOCK = _register_block()
+MICRO_ROWS = BLOCK.rows
+PANEL_COLUMNS = BLOCK.lanes * BLOCK.vectors
+"""Columns of one packed panel: what one micro-kernel call covers."""
+
+
+@jit
+def padded_columns(columns: Any) -> Any:
+    """Round a number of columns up to whole panels."""
+    return (columns + PANEL_COLUMNS - 1) // PANEL_COLUMNS * PANEL_COLUMNS
+
+
+INDEX = ir.IntType(64)
+VECTOR = ir.VectorType(ir.FloatType(), BLOCK.lanes)
+ZERO = ir.Constant(VECTOR, [0.0] * BLOCK.lanes)
+
+
+def element_pointer(context: Any, builder: Any, array_type: Any, array: Any, offset: Any) -> Any:
+    """Return the address of one element of a 1-D array, in code under construction."""
+    data = context.make_array(array_type)(context, builder, array).data
+    return builder.gep(data, [offset])
+
+
+def _vector_pointer(builder: Any, row: Any, part: int) -> Any:
+    place = builder.gep(row, [INDEX(part * BLOCK.lanes)])
+    return builder.bitcast(place, VECTOR.as_pointer())
+
+
+def _rows(builder: Any, pointer: Any, stride: Any) -> list[Any]:
+    return [builder.gep(pointer, [builder.mul(stride, INDEX(row))]) for row in range(BLOCK.rows)]
+
+
+def _multiply_add(module: Any) -> Any:
+    name = f"llvm.{'fma' if BLOCK.fused else 'fmuladd'}.v{BLOCK.lanes}f32"
+    return module.globals.get(name) or ir.Function(module, ir.FunctionType(VECTOR, [VECTOR] * 3), name)
+
+
+def _spread(builder: Any, scalar: Any) -> Any:
+    """Return a vector with `scalar` in every lane."""
+    undefined = ir.Constant(VECTOR, ir.Undefined)
+    lane = builder.insert_element(undefined, scalar, ir.IntType(32)(0))
+    mask = ir.Constant(ir.VectorType(ir.IntType(32), BLOCK.lanes), [0] * BLOCK.lanes)
+    return builder.shuffle_vector(lane, undefined, mask)
+
+
+def _add_products(builder: Any, step: Any, a_rows: list[Any], b: Any, sums: list[list[Any]]) -> Any:
+    """Add the products of one reduction index to the block of sums."""
+    multiply_add = _multiply_add(builder.module)
+    b_row = builder.gep(b, [builder.mul(step, INDEX(PANEL_COLUMNS))])
+    columns = [
+        builder.load(_vector_pointer(builder, b_row, part), align=4, typ=VECTOR)
+        for part in range(BLOCK.vectors)
+    ]
+    added = []
+    for a_row, row_sums in zip(a_rows, sums, strict=True):
+        factor = _spread(builder, builder.load(builder.gep(a_row, [step]), typ=ir.FloatType()))
+        added.append(
+            [builder.call(multiply_add, [factor, *pair]) for pair in zip(columns, row_sums, strict=True)]
+        )
+    return added
+
+
+def _phis(builder: Any) -> list[list[Any]]:
+    return [[builder.phi(VECTOR) for _ in range(BLOCK.vectors)] for _ in range(BLOCK.rows)]
+
+
+def _join(phis: list[list[Any]], entry: Any, values: list[list[Any]], loop: Any) -> None:
+    for phi_row, value_row in zip(phis, values, strict=True):
+        for phi, value in zip(phi_row, value_row, strict=True):
+            phi.add_incoming(ZERO, entry)
+            phi.add_incoming(value, loop)
+
+
+@intrinsic
+def multiply_block(
+    typing_context: Any,
+    c: Any,
+    c_offset: Any,
+    c_stride: Any,
+    a: Any,
+    a_offset: Any,
+    a_stride: Any,
+    b: Any,
+    b_offset: Any,
+    depth: Any,
+) -> Any:
+    """Store ``A @ B`` of one register block into `c`.
+
+    Arrays are 1-D float32, offsets and strides count elements. A is MICRO_ROWS x depth with row stride
+    `a_stride`; B is depth x PANEL_COLUMNS, contiguous; C is MICRO_ROWS x PANEL_COLUMNS with row stride
+    `c_stride`.
+    """
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        c_array, c_at, c_step, a_array, a_at, a_step, b_array, b_at, count = args
+        c_rows = _rows(builder, element_pointer(context, builder, signature.args[0], c_array, c_at), c_step)
+        a_rows = _rows(builder, element_pointer(context, builder, signature.args[3], a_array, a_at), a_step)
+        b_pointer = element_pointer(context, builder, signature.args[6], b_array, b_at)
+        entry = builder.block
+        loop = builder.append_basic_block("multiply.loop")
+        done = builder.append_basic_block("multiply.done")
+        builder.cbranch(builder.icmp_signed(">", count, INDEX(0)), loop, done)
+
+        builder.position_at_end(loop)
+        step = builder.phi(INDEX)
+        sums = _phis(builder)
+        added = _add_products(builder, step, a_rows, b_pointer, sums)
+        following = builder.add(step, INDEX(1))
+        step.add_incoming(INDEX(0), entry)
+        step.add_incoming(following, loop)
+        _join(sums, entry, added, loop)
+        builder.cbranch(builder.icmp_signed("<", following, count), loop, done)
+
+        builder.position_at_end(done)
+        totals = _phis(builder)
+        _join(totals, entry, added, loop)
+        for c_row, row in zip(c_rows, totals, strict=True):
+            for part, total in enumerate(row):
+                builder.store(total, _vector_pointer(builder, c_row, part), align=4)
+        return context.get_dummy_value()
+
+    number = types.intp
+    return types.void(c, number, number, a, number, number, b, number, number), codegen

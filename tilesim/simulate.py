@@ -1,0 +1,179 @@
+"""One simulation: budget, the tiled kernel under several precision policies, and their errors."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tilesim.attention import cast_like
+from tilesim.compare import ErrorStats, error_stats
+from tilesim.masks import Window
+from tilesim.memory.budget import budget as plan_budget
+from tilesim.platform import Platform
+from tilesim.platform import platform as find_platform
+from tilesim.precision import DEFAULT_PRECISION, Precision
+from tilesim.precision import precision as find_precision
+from tilesim.reference import attention_reference
+from tilesim.result import SimulationResult, Throughput
+from tilesim.tensors import Tensors, as_float32, check_scale, check_tensors
+from tilesim.tile import Tile
+from tilesim.workload import Workload
+
+DEFAULT_PLATFORM = "ascend910b4"
+
+Progress = Callable[[str, int, int], None]
+"""Called now and then from the calling thread with a stage, the tasks done and the tasks in all."""
+
+
+def simulate(
+    q: Any,
+    k: Any,
+    v: Any,
+    *,
+    tile: Tile | None = None,
+    precision: str | Precision = DEFAULT_PRECISION,
+    mask: str = "causal",
+    window: Window = None,
+    scale: float | None = None,
+    platform: str | Platform = DEFAULT_PLATFORM,
+    compare: Sequence[str | Precision] = ("half-data-half-state",),
+    allow_over_budget: bool = False,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> SimulationResult:
+    """Simulate one attention call on the modelled chip.
+
+    Parameters
+    ----------
+    q : array_like (batch, heads, seq_q, head_dim)
+    k : array_like (batch, kv_heads, seq_kv, head_dim)
+    v : array_like (batch, kv_heads, seq_kv, head_dim_v)
+        float16, bfloat16, float32 or float64; each is rounded to the data type of the policy.
+    tile : Tile, optional
+        8 x 512 with the reference rule for query rows by default.
+    precision : str or Precision
+        Policy of the run.
+    mask : {"causal", "full", "window"}
+    window : int or (left, right), optional
+        Only with ``mask="window"``.
+    scale : float, optional
+        ``1 / sqrt(head_dim)`` by default.
+    platform : str or Platform
+    compare : sequence of str or Precision
+        Further policies whose error is measured beside it.
+    allow_over_budget : bool
+        Run although the configuration does not fit the chip; the result says so.
+    threads : int, optional
+        Worker threads; never changes a bit of the result.
+    progress : callable, optional
+
+    Returns
+    -------
+    SimulationResult
+
+    Raises
+    ------
+    BudgetError
+        If the configuration does not fit UB, unless `allow_over_budget`.
+    InputError, DTypeError
+        For tensors that are malformed or do not belong together.
+    ConfigError, UnknownNameError
+        For a bad tile, mask, policy or platform.
+    """
+    chip = find_platform(platform)
+    policies = _distinct([find_precision(precision), *(find_precision(name) for name in compare)])
+    tensors = check_tensors(q, k, v)
+    workload = tensors.workload(mask, window)
+    factor = check_scale(scale, workload.head_dim)
+    wanted = tile or Tile()
+    budget = plan_budget(workload, wanted, policies[0], chip)
+    if not allow_over_budget:
+        budget.require()
+
+    run = _Run(
+        tensors=tensors, workload=workload, tile=wanted, scale=factor, threads=threads, progress=progress
+    )
+    reference = run.reference()
+    outputs, throughput = [], None
+    errors: dict[str, ErrorStats] = {}
+    for policy in policies:
+        kernel_run, speed = run.measure(policy, budget.tile.query_rows or 1)
+        errors[policy.name] = error_stats(kernel_run.output, reference)
+        if throughput is None:
+            throughput = speed
+            outputs = [cast_like(kernel_run.output, tensors.q), kernel_run.lse]
+    assert throughput is not None
+    notes = tensors.notes(policies[0].data)
+    if not budget.fits:
+        notes = (*notes, f"over budget: {budget.explain()}")
+    return SimulationResult(
+        workload=workload,
+        tile=budget.tile,
+        precision=policies[0],
+        platform=chip,
+        scale=factor,
+        output=outputs[0],
+        lse=outputs[1],
+        budget=budget,
+        errors=errors,
+        throughput=throughput,
+        warnings=notes,
+    )
+
+
+def _distinct(policies: list[Precision]) -> list[Precision]:
+    return list({policy.name: policy for policy in policies}.values())
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Run:
+    """One problem that is run under several policies."""
+
+    tensors: Tensors
+    workload: Workload
+    tile: Tile
+    scale: float
+    threads: int | None
+    progress: Progress | None
+
+    def reference(self) -> Any:
+        if self.progress is not None:
+            self.progress("float64 reference", 0, 1)
+        workload = self.workload
+        return attention_reference(
+            self.tensors.q,
+            self.tensors.k,
+            self.tensors.v,
+            mask=workload.mask,
+            window=workload.window,
+            scale=self.scale,
+        )
+
+    def measure(self, policy: Precision, query_rows: int) -> tuple[Any, Throughput]:
+        from tilesim import engine
+
+        compile_s = engine.warm_up()
+        tensors, workload, report = self.tensors, self.workload, self.progress
+        run = engine.run_kernel(
+            *(as_float32(x, policy.data) for x in (tensors.q, tensors.k, tensors.v)),
+            tile=self.tile,
+            policy=policy,
+            band=workload.band,
+            scale=self.scale,
+            threads=self.threads,
+            progress=None if report is None else lambda done, total: report(policy.name, done, total),
+        )
+        score_tiles = self.tile.score_tiles(workload)
+        rows = workload.batch * workload.heads * workload.seq_q
+        streamed = self.tile.streamed_keys(workload, query_rows)
+        elements = (rows + streamed) * (workload.head_dim + workload.head_dim_v)
+        return run, Throughput(
+            wall_s=run.wall_s,
+            compile_s=compile_s,
+            gflops=workload.useful_flops / run.wall_s / 1e9,
+            score_tiles=score_tiles,
+            score_tiles_per_s=score_tiles / run.wall_s,
+            gm_bytes=elements * policy.data.itemsize,
+            threads=run.threads,
+        )

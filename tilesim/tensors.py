@@ -1,0 +1,178 @@
+"""Tensors handed in: what is accepted, and how they reach the kernels as contiguous float32."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from tilesim.dtypes import BFLOAT16, HALF, DType
+from tilesim.errors import DTypeError, InputError
+from tilesim.masks import Window
+from tilesim.workload import Workload
+
+BFLOAT16_DTYPE = np.dtype(ml_dtypes.bfloat16)
+_NUMPY_TYPES = {HALF.name: np.dtype(np.float16), BFLOAT16.name: BFLOAT16_DTYPE}
+_ACCEPTED = (np.dtype(np.float16), BFLOAT16_DTYPE, np.dtype(np.float32), np.dtype(np.float64))
+_LAYOUT = "(batch, heads, seq, head_dim)"
+
+
+def as_tensor(name: str, source: Any) -> npt.NDArray[Any]:
+    """Return `source` as a 4-D floating-point array in native byte order, copied only where it must be.
+
+    Parameters
+    ----------
+    name : str
+        What to call it in messages.
+    source : array_like
+        Anything with ``__array__`` or DLPack: float16, bfloat16, float32 or float64, any strides, any byte
+        order, read-only or not.
+
+    Raises
+    ------
+    InputError
+        If it is no array, not 4-D or has an empty axis.
+    DTypeError
+        For integer, boolean, complex, object and other element types.
+    """
+    try:
+        array = np.from_dlpack(source) if _only_dlpack(source) else np.asarray(source)
+    except (ValueError, TypeError, BufferError, RuntimeError) as error:
+        raise InputError(name, type(source).__name__, f"must be an array {_LAYOUT}: {error}") from None
+    native = array.dtype.newbyteorder("=")
+    if native not in _ACCEPTED:
+        rule = "must have dtype float16, bfloat16, float32 or float64"
+        raise DTypeError(f"{name}.dtype", str(array.dtype), rule)
+    if array.ndim != 4:
+        raise InputError(f"{name}.shape", array.shape, f"must have the 4 axes {_LAYOUT}")
+    if 0 in array.shape:
+        raise InputError(f"{name}.shape", array.shape, f"every axis of {_LAYOUT} must be at least 1")
+    return array.astype(native, copy=False)
+
+
+def _only_dlpack(source: Any) -> bool:
+    return hasattr(source, "__dlpack__") and not hasattr(source, "__array__")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Tensors:
+    """Checked queries, keys and values, still in the types they came in.
+
+    Attributes
+    ----------
+    q : array (batch, heads, seq_q, head_dim)
+    k : array (batch, kv_heads, seq_kv, head_dim)
+    v : array (batch, kv_heads, seq_kv, head_dim_v)
+    """
+
+    q: npt.NDArray[Any]
+    k: npt.NDArray[Any]
+    v: npt.NDArray[Any]
+
+    def workload(self, mask: str, window: Window = None) -> Workload:
+        """Return the workload of these shapes."""
+        batch, heads, seq_q, head_dim = self.q.shape
+        return Workload(
+            batch=batch,
+            heads=heads,
+            kv_heads=self.k.shape[1],
+            seq_q=seq_q,
+            seq_kv=self.k.shape[2],
+            head_dim=head_dim,
+            head_dim_v=self.v.shape[3],
+            mask=mask,
+            window=window,
+        )
+
+    def notes(self, data: DType) -> tuple[str, ...]:
+        """Return a line for each tensor that holds NaN or infinities, or values that `data` cannot hold."""
+        lines = []
+        for name in ("q", "k", "v"):
+            array: npt.NDArray[Any] = getattr(self, name)
+            nan_count = int(np.isnan(array).sum())
+            inf_count = int(np.isinf(array).sum())
+            if nan_count or inf_count:
+                lines.append(f"{name} holds {nan_count} NaN and {inf_count} infinite values")
+            with np.errstate(over="ignore", invalid="ignore"):
+                overflow_count = int(np.isinf(to_data_type(array, data)).sum()) - inf_count
+            if overflow_count:
+                limit = f"{data.max_value:g}"
+                lines.append(
+                    f"{overflow_count} values of {name} exceed {limit} and become infinite in {data.name}"
+                )
+        return tuple(lines)
+
+
+def to_data_type(array: npt.NDArray[Any], data: DType) -> npt.NDArray[Any]:
+    """Return `array` rounded once, ties to even, to the NumPy type of `data`."""
+    return array.astype(_NUMPY_TYPES.get(data.name, np.dtype(np.float32)), copy=False)
+
+
+def as_float32(array: npt.NDArray[Any], data: DType) -> npt.NDArray[np.float32]:
+    """Return `array` for a kernel: C-contiguous float32, read-only, not yet rounded to `data`.
+
+    float64 is rounded to `data` directly, since rounding twice, first to float32, can differ.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        if array.dtype == np.float64:
+            array = to_data_type(array, data)
+        result = np.ascontiguousarray(array, dtype=np.float32).view()
+    result.flags.writeable = False
+    return result
+
+
+def check_tensors(q: Any, k: Any, v: Any) -> Tensors:
+    """Check queries, keys and values against each other.
+
+    Raises
+    ------
+    InputError
+        If a tensor is no 4-D array or the shapes do not belong together; the message names both shapes.
+    DTypeError
+        For an element type that is no floating-point type.
+    """
+    arrays = Tensors(q=as_tensor("q", q), k=as_tensor("k", k), v=as_tensor("v", v))
+    q_shape, k_shape, v_shape = arrays.q.shape, arrays.k.shape, arrays.v.shape
+    rules = (
+        (
+            k_shape[:3] == v_shape[:3],
+            "v.shape",
+            v_shape,
+            f"batch, kv_heads and seq must be those of k, {k_shape}",
+        ),
+        (q_shape[0] == k_shape[0], "k.shape", k_shape, f"batch must be that of q, {q_shape}"),
+        (q_shape[3] == k_shape[3], "k.shape", k_shape, f"head_dim must be that of q, {q_shape}"),
+        (
+            q_shape[1] % k_shape[1] == 0,
+            "k.shape",
+            k_shape,
+            f"its {k_shape[1]} heads must divide the {q_shape[1]} heads of q without rest",
+        ),
+    )
+    for holds, where, value, rule in rules:
+        if not holds:
+            raise InputError(where, value, rule)
+    return arrays
+
+
+def check_scale(scale: Any, head_dim: int) -> float:
+    """Return the factor of the scores: `scale`, or ``1 / sqrt(head_dim)`` for None.
+
+    Raises
+    ------
+    InputError
+        If it is no finite number.
+    """
+    if scale is None:
+        return 1.0 / math.sqrt(head_dim)
+    try:
+        value = float(scale)
+    except (TypeError, ValueError):
+        raise InputError("scale", scale, "must be a number") from None
+    if isinstance(scale, bool | str) or not np.isfinite(value):
+        raise InputError("scale", scale, "must be a finite number")
+    return value
