@@ -200,6 +200,19 @@ class TestSpecialValues:
         np.testing.assert_allclose(got, rest, atol=0.05)
 
     @pytest.mark.parametrize("policy", POLICIES)
+    def test_a_row_whose_scores_are_all_minus_infinity_has_no_key(self, policy, tensors):
+        q, k, v = tensors
+        q[0, 0, 3] = np.abs(q[0, 0, 3])
+        k[:] = np.abs(k)
+        q[0, 0, 3, 0] = -np.inf
+        output, lse = ts.attention(q, k, v, mask="full", precision=policy, return_lse=True)
+        expected, expected_lse = ts.attention_reference(q, k, v, mask="full", return_lse=True)
+        for got_output, got_lse in ((output, lse), (expected, expected_lse)):
+            assert (got_output[0, 0, 3] == 0).all()
+            assert got_lse[0, 0, 3] == -np.inf
+            assert np.isfinite(got_output).all()
+
+    @pytest.mark.parametrize("policy", POLICIES)
     def test_a_first_tile_without_keys_then_others(self, policy, rng):
         q, k, v = (rng.standard_normal((1, 1, 1536, 32)).astype(np.float32) for _ in range(3))
         output = ts.attention(q, k, v, mask="window", window=(100, 0), precision=policy)

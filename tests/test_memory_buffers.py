@@ -117,8 +117,7 @@ def expected_ub_bytes(workload: ts.Workload, tile: ts.Tile, policy: str, rows: i
     m, k, r = tile.softmax_rows, up(tile.kv_tile, 32 // data), up(rows, 2) // 2
     short = workload.seq_kv <= tile.kv_tile
     e = 32 // state
-    basic = k == tile.kv_tile and m % 8 == 0 and k % 64 == 0 and 256 // data <= k < 2048 and m * k < 16384
-    basic = basic and (k != 1024 or m == 8)
+    basic = k == tile.kv_tile and m % 8 == 0 and k % 64 == 0 and 256 // data <= k < 2048
     if basic:
         temporary = 32 * (e + (k if data == 2 else 0) + (128 if k == 1024 else 64))
     else:

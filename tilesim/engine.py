@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from tilesim.masks import Band
 from tilesim.precision import DEFAULT_PRECISION, PRECISIONS, Precision
-from tilesim.softmax.tiling import basic_block_fault
+from tilesim.softmax.tiling import is_basic_block
 from tilesim.tile import Tile
 from tilesim.units import align_up, ceil_div
 
@@ -148,7 +148,7 @@ def _numerics(tile: Tile, policy: Precision, scale: float, exact_exp: bool) -> A
 
     kinds = {"float": rounding.FLOAT_KIND, "half": rounding.HALF_KIND, "bfloat16": rounding.BFLOAT16_KIND}
     data_kind = kinds[policy.data.name]
-    basic = not basic_block_fault(tile.softmax_rows, tile.kv_tile, policy.data.itemsize)
+    basic = is_basic_block(tile.softmax_rows, tile.kv_tile, policy.data.itemsize)
     return softmax.Numerics(
         scale=np.float32(rounding.round_even(np.float32(scale), data_kind)),
         data_kind=data_kind,

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tilesim.kernels._jit import jit
+from tilesim.kernels._jit import jit, jit_apart
 from tilesim.kernels.chunks import CHUNK, scale_chunk
 from tilesim.kernels.counter import DONE_TASKS, NEXT_TASK, fetch_add
 from tilesim.kernels.packing import Packed
@@ -106,7 +106,7 @@ def _multiply(
             multiply_block(c, place, c_stride, a, row * a_stride, a_stride, b, panel * b_panel, depth)
 
 
-@jit
+@jit_apart
 def _multiply_visible(group: Group, scores: Any, rows: Any, values: Any, low: Any, seq_kv: Any) -> None:
     """Multiply probabilities with the visible values only, so that no 0 * inf or 0 * NaN arises."""
     group.partial[:] = 0.0
@@ -150,7 +150,7 @@ def _accumulate(block: Block, first_row: Any, rows: Any, group: Group, update: A
                 accumulated[d] = round_even(np.float32(old + round_even(partial[d], kind)), kind)
 
 
-@jit
+@jit_apart
 def _group_tile(
     first_row: Any, rows: Any, low: Any, columns: Any, update: Any, block: Block, packed: Packed,
     values_finite: Any, group: Group, seq_kv: Any, numerics: Numerics,
@@ -193,44 +193,51 @@ def _group_tile(
 
 
 @jit
-def _run_task(
-    top: Any, rows: Any, block: Block, group: Group, packed: Packed, sight: Sight, kv_tile: Any,
-    numerics: Numerics,
-) -> None:  # fmt: skip
-    """Stream all key tiles past the rows of one task."""
-    seq_kv = sight.seq_kv
-    for low in range(0, seq_kv, kv_tile):
-        columns = min(kv_tile, seq_kv - low)
-        values_finite = True
-        for part in range(low // packed.block, (low + columns - 1) // packed.block + 1):
-            values_finite &= packed.finite[part]
-        for first_row in range(0, rows, GROUP_ROWS):
-            count = min(GROUP_ROWS, rows - first_row)
-            seen = False
-            for row in range(count):
-                start, stop = _visible(top + first_row + row, sight, low, low + columns)
-                group.start[row], group.stop[row] = start, stop
-                seen |= stop > start
-            if seen:
-                # A row of the group that saw nothing before carries the empty state (-inf, 0), for which an
-                # update gives the first tile's result: exp_max is 0 and so is the accumulator.
-                first_key, _ = _visible(top + first_row, sight, 0, seq_kv)
-                update = low > first_key
-                _group_tile(
-                    first_row, count, low, columns, update, block, packed, values_finite, group, seq_kv,
-                    numerics,
-                )  # fmt: skip
-
-
-@jit
-def _finish(out: Any, top: Any, rows: Any, block: Block, width: Any, sight: Sight, kind: Any) -> None:
-    """Divide by the row sum, itself rounded with ties away from zero; rows without keys give 0."""
+def _see(first_row: Any, rows: Any, low: Any, columns: Any, sight: Sight, group: Group) -> Any:
+    """Note which columns of a tile each row of the group sees; return whether any row sees one."""
+    seen = False
     for row in range(rows):
-        start, stop = _visible(top + row, sight, 0, sight.seq_kv)
-        denominator = round_away(block.row_sum[row], kind)
+        start, stop = _visible(first_row + row, sight, low, low + columns)
+        group.start[row], group.stop[row] = start, stop
+        seen |= stop > start
+    return seen
+
+
+@jit_apart
+def _all_finite(packed: Packed, low: Any, columns: Any) -> Any:
+    finite = packed.finite[low // packed.block]
+    for part in range(low // packed.block + 1, (low + columns - 1) // packed.block + 1):
+        finite &= packed.finite[part]
+    return finite
+
+
+@jit_apart
+def _load_block(q: Any, depth: Any, width: Any, row_max: Any, row_sum: Any, storage: Any, kind: Any) -> Any:
+    """Round the queries of one task into scratch and begin its state and accumulator."""
+    rows = row_max.size
+    padded_rows = (rows + GROUP_ROWS - 1) // GROUP_ROWS * GROUP_ROWS
+    queries = storage[: padded_rows * depth]
+    queries[rows * depth :] = 0.0
+    round_array(q.reshape(rows * depth), queries[: rows * depth], kind)
+    accumulator = storage[padded_rows * depth : padded_rows * (depth + width)]
+    accumulator[:] = 0.0
+    row_max[:] = -np.inf
+    row_sum[:] = 0.0
+    return Block(queries, depth, accumulator, row_max, row_sum)
+
+
+@jit_apart
+def _finish(out: Any, top: Any, rows: Any, block: Block, width: Any, kind: Any) -> None:
+    """Divide by the row sum, itself rounded with ties away from zero.
+
+    A sum of 0 means that no key took part (none was visible, or all scores are -inf): the output is 0.
+    """
+    for row in range(rows):
+        total = block.row_sum[row]
+        denominator = round_away(total, kind)
         for d in range(out.shape[1]):
             quotient = np.float32(block.accumulator[row * width + d] / denominator)
-            out[top + row, d] = round_even(quotient, kind) if stop > start else np.float32(0.0)
+            out[top + row, d] = np.float32(0.0) if total == 0.0 else round_even(quotient, kind)
 
 
 @jit
@@ -253,7 +260,7 @@ def scratch_size(kv_tile: Any, seq_kv: Any, block_rows: Any, depth: Any, head_di
     return GROUP_ROWS * (strip_stride(kv_tile, seq_kv) + width) + padded_rows * (depth + width)
 
 
-@jit
+@jit_apart
 def attention_worker(
     q: Any, out: Any, row_max: Any, row_sum: Any, packed: Packed, kv_head_of: Any, tasks: Any, counter: Any,
     scratch: Any, kv_tile: Any, sight: Sight, numerics: Numerics,
@@ -279,10 +286,10 @@ def attention_worker(
     sight : Sight
     numerics : Numerics
     """
-    depth, width = q.shape[2], padded_columns(out.shape[2])
-    stride = strip_stride(kv_tile, sight.seq_kv)
+    depth, width, kind = q.shape[2], padded_columns(out.shape[2]), numerics.data_kind
+    stride, seq_kv = strip_stride(kv_tile, sight.seq_kv), sight.seq_kv
     strip, rest = scratch[: GROUP_ROWS * stride], scratch[GROUP_ROWS * stride :]
-    partial, rest = rest[: GROUP_ROWS * width], rest[GROUP_ROWS * width :]
+    partial, storage = rest[: GROUP_ROWS * width], rest[GROUP_ROWS * width :]
     start, stop = np.zeros(GROUP_ROWS, np.int64), np.zeros(GROUP_ROWS, np.int64)
     exp_max, tile_max = np.zeros(GROUP_ROWS, np.float32), np.zeros(GROUP_ROWS, np.float32)
     group = Group(strip, stride, partial, width, start, stop, exp_max, tile_max)
@@ -291,19 +298,23 @@ def attention_worker(
         if task >= tasks.shape[0]:
             return
         head, top, rows = tasks[task, 0], tasks[task, 1], tasks[task, 2]
-        padded_rows = (rows + GROUP_ROWS - 1) // GROUP_ROWS * GROUP_ROWS
-        queries = rest[: padded_rows * depth]
-        queries[rows * depth :] = 0.0
-        source = q[head, top : top + rows].reshape(rows * depth)
-        round_array(source, queries[: rows * depth], numerics.data_kind)
-        accumulator = rest[padded_rows * depth : padded_rows * (depth + width)]
-        accumulator[:] = 0.0
-        maxima, sums = row_max[head, top : top + rows], row_sum[head, top : top + rows]
-        maxima[:] = -np.inf
-        sums[:] = 0.0
-        block = Block(queries, depth, accumulator, maxima, sums)
+        end = top + rows
+        block = _load_block(
+            q[head, top:end], depth, width, row_max[head, top:end], row_sum[head, top:end], storage, kind
+        )
         kv_head = kv_head_of[head]
         own = Packed(packed.keys[kv_head], packed.values[kv_head], packed.finite[kv_head], packed.block)
-        _run_task(top, rows, block, group, own, sight, kv_tile, numerics)
-        _finish(out[head], top, rows, block, width, sight, numerics.data_kind)
+        for low in range(0, seq_kv, kv_tile):
+            columns = min(kv_tile, seq_kv - low)
+            finite = _all_finite(own, low, columns)
+            for first_row in range(0, rows, GROUP_ROWS):
+                count = min(GROUP_ROWS, rows - first_row)
+                if _see(top + first_row, count, low, columns, sight, group):
+                    # A row of the group that saw nothing before carries the empty state (-inf, 0), for which
+                    # an update gives the first tile's result: exp_max is 0 and so is the accumulator.
+                    update = low > top + first_row + sight.shift - sight.left and low > 0
+                    _group_tile(
+                        first_row, count, low, columns, update, block, own, finite, group, seq_kv, numerics
+                    )
+        _finish(out[head], top, rows, block, width, kind)
         fetch_add(counter, DONE_TASKS, 1)

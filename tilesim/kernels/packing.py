@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tilesim.kernels._jit import jit
+from tilesim.kernels._jit import jit_apart
 from tilesim.kernels.counter import DONE_TASKS, NEXT_TASK, fetch_add
 from tilesim.kernels.rounding import round_array
 from tilesim.kernels.vector import PANEL_COLUMNS, padded_columns
@@ -33,7 +33,7 @@ class Packed(NamedTuple):
     block: Any
 
 
-@jit
+@jit_apart
 def _pack_keys(keys: Any, first: Any, packed: Any, kind: Any) -> None:
     """Transpose up to PANEL_COLUMNS keys into one panel, zeros in the columns left over."""
     depth = keys.shape[1]
@@ -46,7 +46,7 @@ def _pack_keys(keys: Any, first: Any, packed: Any, kind: Any) -> None:
     round_array(packed, packed, kind)
 
 
-@jit
+@jit_apart
 def _pack_values(values: Any, first: Any, count: Any, packed: Any, kind: Any) -> Any:
     """Copy value rows into their panels; return whether all of them are finite."""
     keys, width = values.shape
@@ -67,7 +67,7 @@ def _pack_values(values: Any, first: Any, count: Any, packed: Any, kind: Any) ->
     return finite
 
 
-@jit
+@jit_apart
 def pack_head(k: Any, v: Any, packed: Packed, first: Any, count: Any, kind: Any) -> None:
     """Pack keys ``first ... first + count - 1`` of one head.
 
@@ -88,7 +88,7 @@ def pack_head(k: Any, v: Any, packed: Packed, first: Any, count: Any, kind: Any)
     packed.finite[first // packed.block] = _pack_values(v, first, count, packed.values, kind)
 
 
-@jit
+@jit_apart
 def pack_worker(k: Any, v: Any, packed: Packed, kind: Any, counter: Any) -> None:
     """Take blocks of keys from the shared counter and pack them until none is left.
 

@@ -207,7 +207,7 @@ def _row_sum(
     return _reduce(lanes, eights)
 
 
-@jit
+@jit_apart
 def softmax_tile(
     scores: Any,
     shape: TileShape,

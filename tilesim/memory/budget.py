@@ -35,9 +35,6 @@ from tilesim.workload import Workload
 AXES = ("kv_tile", "softmax_rows", "query_rows", "slots", "dtype")
 """What `Budget.nearest` changes, one at a time."""
 
-_LONGEST = 2**24  # the largest kv_tile a Tile takes, hence the longest row a full-row kernel can have
-_BASIC_BLOCK_COLUMNS = 2048  # the operator takes basic blocks only below it
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MemoryBudget:
@@ -333,11 +330,11 @@ def budget(
     UnknownNameError
         For a policy or platform that does not exist.
     """
-    _expect("workload", workload, Workload)
-    _expect("tile", tile, Tile)
-    _expect("layout", layout, Layout)
+    expect("workload", workload, Workload)
+    expect("tile", tile, Tile)
+    expect("layout", layout, Layout)
     chip = find_platform(platform)
-    launch = _launch(workload, tile, find_precision(precision), chip, layout)
+    launch = make_launch(workload, tile, find_precision(precision), chip, layout)
     tables = memory_buffers(launch)
     return Budget(
         workload=workload,
@@ -351,74 +348,14 @@ def budget(
     )
 
 
-def full_row_budget(
-    workload: Workload,
-    tile: Tile,
-    precision: str | Precision,
-    platform: str | Path | Platform,
-    *,
-    layout: Layout = REFERENCE_LAYOUT,
-) -> Budget:
-    """Return the budget of a kernel that keeps whole score rows instead of tiles.
-
-    It is the same kernel with a tile as long as the row, so each task has a single tile and no accumulator.
-    Its UB grows linearly with the number of keys, where that of the tiled kernel is flat.
-
-    Raises
-    ------
-    ConfigError
-        As `budget`, and if there are more than 2**24 keys.
-    """
-    _expect("workload", workload, Workload)
-    _expect("tile", tile, Tile)
-    whole = dataclasses.replace(tile, kv_tile=workload.seq_kv)
-    return budget(workload, whole, precision, platform, layout=layout)
-
-
-def first_unfit_length(
-    workload: Workload,
-    tile: Tile,
-    precision: str | Precision,
-    platform: str | Path | Platform,
-    *,
-    layout: Layout = REFERENCE_LAYOUT,
-) -> int | None:
-    """Return the smallest sequence length at which the full-row kernel does not fit.
-
-    Query and key length of `workload` are both replaced. None if it fits up to 2**24 keys.
-
-    Raises
-    ------
-    ConfigError, UnknownNameError
-        As `budget`.
-    """
-    _expect("workload", workload, Workload)
-    _expect("tile", tile, Tile)
-    _expect("layout", layout, Layout)
-    policy, chip = find_precision(precision), find_platform(platform)
-
-    def fits(length: int) -> bool:
-        longer = dataclasses.replace(workload, seq_q=length, seq_kv=length)
-        whole = dataclasses.replace(tile, kv_tile=length)
-        return _fits(_launch(longer, whole, policy, chip, layout), chip)
-
-    # Basic blocks take more room than their neighbours, so short rows are tried one by one; from there on the
-    # footprint only grows.
-    for length in range(1, _BASIC_BLOCK_COLUMNS):
-        if not fits(length):
-            return length
-    last = _last_true(_BASIC_BLOCK_COLUMNS, _LONGEST, fits)
-    if last is None:
-        return _BASIC_BLOCK_COLUMNS
-    return last + 1 if last < _LONGEST else None
-
-
-def _expect(where: str, value: Any, kind: type) -> None:
+def expect(where: str, value: Any, kind: type) -> None:
+    """Refuse a value of another type."""
     if not isinstance(value, kind):
         raise ConfigError(where, value, f"must be a {kind.__name__}")
 
 
-def _launch(workload: Workload, tile: Tile, policy: Precision, chip: Platform, layout: Layout) -> Launch:
+def make_launch(workload: Workload, tile: Tile, policy: Precision, chip: Platform, layout: Layout) -> Launch:
+    """Return the launch of a configuration, its query rows resolved."""
     return Launch(
         workload=workload,
         tile=dataclasses.replace(tile, query_rows=tile.resolve_query_rows(workload, chip.cube_cores)),
@@ -456,7 +393,8 @@ def _memory_budget(memory: Memory, buffers: tuple[Buffer, ...]) -> MemoryBudget:
     )
 
 
-def _fits(launch: Launch, chip: Platform, but: tuple[str, ...] = ()) -> bool:
+def launch_fits(launch: Launch, chip: Platform, but: tuple[str, ...] = ()) -> bool:
+    """Return whether the plain sum of the buffers fits every memory, those in `but` aside."""
     return all(
         sum(buffer.total_bytes for buffer in buffers) <= chip.memories[name].available_bytes
         for name, buffers in memory_buffers(launch).items()
@@ -464,7 +402,7 @@ def _fits(launch: Launch, chip: Platform, but: tuple[str, ...] = ()) -> bool:
     )
 
 
-def _last_true(low: int, high: int, holds: Callable[[int], bool]) -> int | None:
+def last_true(low: int, high: int, holds: Callable[[int], bool]) -> int | None:
     """Return the last value in ``[low, high]`` that holds, given that none holds after one that does not."""
     if low > high or not holds(low):
         return None
@@ -482,16 +420,16 @@ def _nearest_value(budget: Budget, axis: str) -> Suggestion | None:
 
     def launch(value: int, layout: Layout = budget.layout) -> Launch:
         tile = dataclasses.replace(budget.requested_tile, **{axis: value})
-        return _launch(budget.workload, tile, budget.precision, chip, layout)
+        return make_launch(budget.workload, tile, budget.precision, chip, layout)
 
     # Where all keys come to fit one tile the kernel takes its short path: another table, searched by itself.
     border = min(budget.workload.seq_kv, present) if axis == "kv_tile" else present
     for low, high in ((border, present - 1), (1, border - 1)):
-        if low > high or not _fits(launch(low, bound), chip):
+        if low > high or not launch_fits(launch(low, bound), chip):
             continue
-        start = _last_true(low, high, lambda value: _fits(launch(value, bound), chip, but=("GM",)))
+        start = last_true(low, high, lambda value: launch_fits(launch(value, bound), chip, but=("GM",)))
         for value in range(low if start is None else start, low - 1, -1):
-            if _fits(launch(value), chip):
+            if launch_fits(launch(value), chip):
                 tile = dataclasses.replace(budget.requested_tile, **{axis: value})
                 return _suggest(budget, axis, value, tile, budget.precision)
     return None
@@ -501,14 +439,14 @@ def _nearest_policy(budget: Budget) -> Suggestion | None:
     present = (budget.precision.data, budget.precision.state)
     others = [policy for policy in PRECISIONS.values() if (policy.data, policy.state) != present]
     for policy in sorted(others, key=lambda policy: (-policy.data.itemsize, -policy.state.itemsize)):
-        launch = _launch(budget.workload, budget.requested_tile, policy, budget.platform, budget.layout)
-        if _fits(launch, budget.platform):
+        launch = make_launch(budget.workload, budget.requested_tile, policy, budget.platform, budget.layout)
+        if launch_fits(launch, budget.platform):
             return _suggest(budget, "dtype", policy.name, budget.requested_tile, policy)
     return None
 
 
 def _suggest(budget: Budget, axis: str, value: int | str, tile: Tile, policy: Precision) -> Suggestion:
-    launch = _launch(budget.workload, tile, policy, budget.platform, budget.layout)
+    launch = make_launch(budget.workload, tile, policy, budget.platform, budget.layout)
     used_bytes = sum(buffer.total_bytes for buffer in memory_buffers(launch)["UB"])
     return Suggestion(axis=axis, value=value, tile=tile, precision=policy, used_bytes=used_bytes)
 

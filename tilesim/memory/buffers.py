@@ -24,7 +24,7 @@ from tilesim._checks import one_of, whole_number
 from tilesim.dtypes import BLOCK_BYTES, FLOAT, DType
 from tilesim.errors import ConfigError
 from tilesim.precision import Precision
-from tilesim.softmax.tiling import basic_block_fault, softmax_flash_v2_tmp_bytes
+from tilesim.softmax.tiling import is_basic_block, softmax_flash_v2_tmp_bytes
 from tilesim.tile import Tile
 from tilesim.units import align_up, ceil_div
 from tilesim.workload import Workload
@@ -233,7 +233,7 @@ class Launch:
         rows, columns = self.tile.softmax_rows, self.tile.kv_tile
         padded = align_up(columns, data.lanes)
         # Padded columns would enter a basic block's maximum and sum, so a padded tile is never one.
-        basic = self.layout.basic_block and not basic_block_fault(rows, padded, data.itemsize)
+        basic = self.layout.basic_block and padded == columns and is_basic_block(rows, padded, data.itemsize)
         return softmax_flash_v2_tmp_bytes(
             (rows, padded), data.itemsize, self.precision.state.itemsize, is_basic_block=basic
         )
