@@ -9,6 +9,7 @@ from strategies import problems
 from tile_model import attention_head
 
 from tilesim.engine import run_kernel
+from tilesim.kernels.vector import BLOCK
 from tilesim.masks import band
 from tilesim.precision import PRECISIONS
 from tilesim.tensors import as_float32
@@ -38,6 +39,7 @@ def model(problem, policy, batch, head):
         state=policy.state.name,
         kv_tile=problem.kv_tile,
         basic=is_basic(problem.kv_tile, policy),
+        fused=BLOCK.fused,
     )
 
 
@@ -68,7 +70,7 @@ def test_long_tiles_add_in_the_documented_order(kv_tile, seq_kv, rng):
         visible = np.ones((3, seq_kv), bool)
         output, _ = attention_head(
             q[0, 0], k[0, 0], v[0, 0], visible=visible, scale=0.4, data=policy.data.name,
-            state=policy.state.name, kv_tile=kv_tile, basic=is_basic(kv_tile, policy),
+            state=policy.state.name, kv_tile=kv_tile, basic=is_basic(kv_tile, policy), fused=BLOCK.fused,
         )  # fmt: skip
         np.testing.assert_array_equal(got.output[0, 0], output)
 

@@ -72,7 +72,16 @@ def exp(x):
         return np.exp(np.asarray(x, np.float64)).astype(F)
 
 
-def attention_head(q, k, v, *, visible, scale, data, state, kv_tile, basic=False):
+def multiply_add(sums, factor, values, fused):
+    """Add a product to float32 sums, rounded once or, without a fused instruction, twice.
+
+    Of halves the product is exact in float32 and both are the same.
+    """
+    product = np.float64(factor) * values
+    return (sums.astype(np.float64) + (product if fused else product.astype(F))).astype(F)
+
+
+def attention_head(q, k, v, *, visible, scale, data, state, kv_tile, basic=False, fused=True):
     """Return output and (max, sum) of one head; `visible` is a (seq_q, seq_kv) bool array."""
     q, k, v = (even(x, data) for x in (q, k, v))
     scale = even(F(scale), data)
@@ -87,9 +96,7 @@ def attention_head(q, k, v, *, visible, scale, data, state, kv_tile, basic=False
                 continue
             score = np.zeros(len(seen), F)
             for d in range(q.shape[1]):
-                # A product of two halves is exact in float32; of floats, the kernel fuses it with the sum.
-                wide = score.astype(np.float64) + np.float64(q[row, d]) * k[low : low + kv_tile, d]
-                score = wide.astype(F)
+                score = multiply_add(score, q[row, d], k[low : low + kv_tile, d], fused)
             score = even(even(score, data) * scale, data)
             score = np.where(seen, score, F(-np.inf)).astype(F)
             new = max(maximum, score.max())
@@ -98,8 +105,7 @@ def attention_head(q, k, v, *, visible, scale, data, state, kv_tile, basic=False
             p = away(p, data)
             partial = np.zeros(v.shape[1], F)
             for column in np.flatnonzero(seen):
-                wide = partial.astype(np.float64) + np.float64(p[column]) * v[low + column]
-                partial = wide.astype(F)
+                partial = multiply_add(partial, p[column], v[low + column], fused)
             partial = even(partial, data)
             if first:
                 accumulator = partial

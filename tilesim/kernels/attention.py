@@ -218,7 +218,8 @@ def _load_block(q: Any, depth: Any, width: Any, row_max: Any, row_sum: Any, stor
     padded_rows = (rows + GROUP_ROWS - 1) // GROUP_ROWS * GROUP_ROWS
     queries = storage[: padded_rows * depth]
     queries[rows * depth :] = 0.0
-    round_array(q.reshape(rows * depth), queries[: rows * depth], kind)
+    for row in range(rows):
+        round_array(q[row], queries[row * depth : (row + 1) * depth], kind)
     accumulator = storage[padded_rows * depth : padded_rows * (depth + width)]
     accumulator[:] = 0.0
     row_max[:] = -np.inf

@@ -76,6 +76,11 @@ def _chunk_map(formula: Callable[[Value, Value], Value]) -> Any:
     return intrinsic(typed)
 
 
+def _exp_less(x: Value, maximum: Value) -> Value:
+    """Return exp(x - maximum) for x <= maximum."""
+    return exp_nonpositive_formula(x - maximum)
+
+
 def _scale_half(x: Value, scale: Value) -> Value:
     """Round to half, multiply, round again."""
     return half_even_formula(half_even_formula(x) * scale)
@@ -86,9 +91,30 @@ def _scale_bfloat16(x: Value, scale: Value) -> Value:
     return bfloat16_even_formula(bfloat16_even_formula(x) * scale)
 
 
+_exp_chunk = _chunk_map(_exp_less)
+_half_chunk = _chunk_map(lambda p, _: half_away_probability_formula(p))
+_bfloat16_chunk = _chunk_map(lambda p, _: bfloat16_away_formula(p))
+_copy_chunk = _chunk_map(lambda p, _: p)
 _scale_half_chunk = _chunk_map(_scale_half)
 _scale_bfloat16_chunk = _chunk_map(_scale_bfloat16)
 _scale_float_chunk = _chunk_map(lambda x, scale: x * scale)
+
+
+@jit
+def exp_chunk(scores: Any, at: Any, maximum: Any, chunk: Any) -> None:
+    """Put exp(x - maximum) of 64 scores, none above `maximum`, into `chunk`."""
+    _exp_chunk(scores, at, chunk, 0, maximum)
+
+
+@jit
+def store_probabilities(chunk: Any, scores: Any, at: Any, kind: Any) -> None:
+    """Store 64 numbers from 0 to 1 rounded to the given kind, ties away from zero."""
+    if kind == HALF_KIND:
+        _half_chunk(chunk, 0, scores, at, 0.0)
+    elif kind == BFLOAT16_KIND:
+        _bfloat16_chunk(chunk, 0, scores, at, 0.0)
+    else:
+        _copy_chunk(chunk, 0, scores, at, 0.0)
 
 
 @jit
@@ -154,71 +180,6 @@ def fold_chunk(typing_context: Any, chunk: Any, at: Any, target: Any, target_at:
         return context.get_dummy_value()
 
     return types.void(chunk, types.intp, target, types.intp), codegen
-
-
-def _softmax_chunk(rounding: Callable[[Value], Value], folds: bool) -> Any:
-    """Return an intrinsic that turns 64 scores into probabilities and adds up the exponentials.
-
-    The exponentials, before they are rounded, are folded 8 to 1 into 8 numbers of `lanes`, or added to 64
-    running sums there.
-    """
-
-    def typed(typing_context: Any, scores: Any, at: Any, maximum: Any, lanes: Any, lanes_at: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            row = element_pointer(context, builder, signature.args[0], args[0], args[1])
-            sums = element_pointer(context, builder, signature.args[3], args[3], args[4])
-            spread = _spread(builder, args[2])
-            folded = []
-            for first in range(0, CHUNK, WIDE):
-                exponentials = exp_nonpositive_formula(_load(builder, row, first, WIDE) - spread)
-                _store(rounding(exponentials), row, first)
-                if folds:
-                    folded.append(_fold(exponentials))
-                else:
-                    _store(_load(builder, sums, first, WIDE) + exponentials, sums, first)
-            if folds:
-                _store(_concatenate(folded), sums, 0)
-            return context.get_dummy_value()
-
-        number = types.intp
-        return types.void(scores, number, types.float32, lanes, number), codegen
-
-    typed.__doc__ = _softmax_chunk.__doc__
-    return intrinsic(typed)
-
-
-def _unrounded(p: Value) -> Value:
-    return p
-
-
-_fold_half = _softmax_chunk(half_away_probability_formula, folds=True)
-_fold_bfloat16 = _softmax_chunk(bfloat16_away_formula, folds=True)
-_fold_float = _softmax_chunk(_unrounded, folds=True)
-_add_half = _softmax_chunk(half_away_probability_formula, folds=False)
-_add_bfloat16 = _softmax_chunk(bfloat16_away_formula, folds=False)
-_add_float = _softmax_chunk(_unrounded, folds=False)
-
-
-@jit
-def softmax_fold_chunk(scores: Any, at: Any, maximum: Any, sums: Any, sums_at: Any, kind: Any) -> None:
-    """Turn 64 scores into probabilities; put the sums of 8 adjacent exponentials into 8 numbers of `sums`."""
-    if kind == HALF_KIND:
-        _fold_half(scores, at, maximum, sums, sums_at)
-    elif kind == BFLOAT16_KIND:
-        _fold_bfloat16(scores, at, maximum, sums, sums_at)
-    else:
-        _fold_float(scores, at, maximum, sums, sums_at)
-
-
-@jit
-def softmax_add_chunk(scores: Any, at: Any, maximum: Any, sums: Any, kind: Any) -> None:
-    """Turn 64 scores into probabilities; add the exponentials to 64 running sums."""
-    if kind == HALF_KIND:
-        _add_half(scores, at, maximum, sums, 0)
-    elif kind == BFLOAT16_KIND:
-        _add_bfloat16(scores, at, maximum, sums, 0)
-    else:
-        _add_float(scores, at, maximum, sums, 0)
 
 
 @intrinsic

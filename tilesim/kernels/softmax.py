@@ -16,10 +16,10 @@ from tilesim.kernels.chunks import (
     CHUNK,
     WIDE,
     add_chunk,
+    exp_chunk,
     fold_chunk,
     max_chunk,
-    softmax_add_chunk,
-    softmax_fold_chunk,
+    store_probabilities,
 )
 from tilesim.kernels.exp import exp_any, exp_exact, exp_nonpositive
 from tilesim.kernels.rounding import round_away
@@ -188,13 +188,12 @@ def _row_sum(
             scores[first + base : first + base + count] = 0.0
         elif careful:
             _careful_chunk(scores, first, base, count, start, stop, maximum, numerics, chunk)
-        elif fold_to >= 0:
-            softmax_fold_chunk(scores, first + base, maximum, lanes, fold_to, numerics.data_kind)
         else:
-            softmax_add_chunk(scores, first + base, maximum, lanes, numerics.data_kind)
-        if (masked or careful) and fold_to >= 0:
+            exp_chunk(scores, first + base, maximum, chunk)
+            store_probabilities(chunk, scores, first + base, numerics.data_kind)
+        if fold_to >= 0:
             fold_chunk(chunk, 0, lanes, fold_to)
-        elif masked or careful:
+        else:
             add_chunk(chunk, lanes)
         if halves and index % 8 == 7:
             fold_chunk(lanes, 0, eights, index // 8 * 8)
