@@ -1,7 +1,8 @@
 """Throughput of the kernel on five attention shapes: GFLOP/s and score tiles per second.
 
-Run ``pytest bench/bench_simulate.py``. Useful floating-point operations only: a causal mask counts visible pairs.
-Compilation happens before anything is timed. Every round is one call of the whole kernel, packing included.
+Run ``pytest bench/bench_simulate.py``. Useful floating-point operations only: a causal mask counts visible
+pairs. Compilation happens before anything is timed. Every round is one call of the whole kernel, packing
+included.
 """
 
 import numpy as np

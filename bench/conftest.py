@@ -11,5 +11,9 @@ def pytest_terminal_summary(terminalreporter, config):
     terminalreporter.section("rates (medians)")
     terminalreporter.write_line("".ljust(width) + "".join(f"{name:>20}" for name in names))
     for bench in rows:
-        cells = "".join(f"{bench.extra_info.get(name, ''):>20,}" for name in names)
+        cells = "".join(_cell(bench.extra_info.get(name)) for name in names)
         terminalreporter.write_line(bench.name.ljust(width) + cells)
+
+
+def _cell(value):
+    return "".rjust(20) if value is None else f"{value:>20,}"

@@ -69,7 +69,7 @@ def row_sum(y, basic):
 def softmax_flash_v2_model(
     src, in_sum=None, in_max=None, *, state_dtype, is_update, is_basic_block, ori_src_k=None, exp=exact_exp
 ):
-    """Return dst, sum, max, and with `is_update` exp_max and reduce_max, each in the dtype it is stored in."""
+    """Return dst, sum, max and, in an update, exp_max and reduce_max, each in the dtype it is stored in."""
     x = src.astype(np.float32)
     counted = x.shape[1] if ori_src_k is None else ori_src_k
     with np.errstate(all="ignore"):

@@ -22,6 +22,16 @@ from tilesim.precision import PRECISIONS, Precision
 from tilesim.reference import attention_reference
 from tilesim.result import SimulationResult, Throughput
 from tilesim.simulate import simulate
+from tilesim.softmax import (
+    SoftmaxConfig,
+    SoftmaxMode,
+    SoftMaxShapeInfo,
+    SoftmaxTiling,
+    check_softmax_flash_v2,
+    softmax_flash_v2,
+    softmax_flash_v2_tiling,
+    softmax_flash_v2_tmp_bytes,
+)
 from tilesim.tile import Tile
 from tilesim.workload import Workload
 
@@ -38,6 +48,10 @@ __all__ = [
     "Platform",
     "Precision",
     "SimulationResult",
+    "SoftMaxShapeInfo",
+    "SoftmaxConfig",
+    "SoftmaxMode",
+    "SoftmaxTiling",
     "Throughput",
     "Tile",
     "TilesimError",
@@ -46,7 +60,11 @@ __all__ = [
     "attention",
     "attention_reference",
     "budget",
+    "check_softmax_flash_v2",
     "platform",
     "platforms",
     "simulate",
+    "softmax_flash_v2",
+    "softmax_flash_v2_tiling",
+    "softmax_flash_v2_tmp_bytes",
 ]

@@ -1,4 +1,4 @@
-"""How far an output is from the reference: absolute, relative and ulp errors, and what went wrong for good."""
+"""How far an output is from the reference: absolute, relative and ulp errors, overflow, underflow and NaN."""
 
 from __future__ import annotations
 
@@ -121,7 +121,8 @@ def _chunks(output: npt.NDArray[Any], reference: npt.NDArray[Any]) -> Iterator[t
 
 
 def _agree(output: Float64, reference: Float64) -> npt.NDArray[np.bool_]:
-    return (output == reference) | (np.isnan(output) & np.isnan(reference))
+    same: npt.NDArray[np.bool_] = (output == reference) | (np.isnan(output) & np.isnan(reference))
+    return same
 
 
 def _errors(output: Float64, reference: Float64) -> Float64:
