@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from tilesim.masks import Window
 from tilesim.precision import DEFAULT_PRECISION, Precision, precision
-from tilesim.tensors import as_float32, check_scale, check_tensors
+from tilesim.tensors import as_float32, check_scale, check_tensors, check_threads
 from tilesim.tile import Tile
 
 _precision = precision
@@ -79,7 +79,7 @@ def attention(
     tile : Tile, optional
         8 x 512 by default. `kv_tile` changes the order of operations, hence rounding.
     threads : int, optional
-        Worker threads; the result is the same for any number.
+        Worker threads, as many as Numba is set to use by default; the result is the same for any number.
     return_lse : bool
 
     Returns
@@ -109,6 +109,7 @@ def attention(
     policy = _precision(precision)
     workload = tensors.workload(mask, window)
     factor = check_scale(scale, workload.head_dim)
+    threads = check_threads(threads)
     run = run_kernel(
         *(as_float32(x, policy.data) for x in (tensors.q, tensors.k, tensors.v)),
         tile=tile or Tile(),

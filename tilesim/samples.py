@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tilesim.errors import UnknownNameError, did_you_mean
+from tilesim._checks import one_of
 
 _FILES = {"smollm2-layer18": "smollm2_layer18_s1024.npz"}
 
@@ -44,10 +44,7 @@ def load_sample(
     >>> q.shape, k.shape
     ((1, 9, 1024, 64), (1, 3, 1024, 64))
     """
-    if name not in _FILES:
-        raise UnknownNameError(
-            "sample", name, "must be one of " + ", ".join(SAMPLES), did_you_mean(name, SAMPLES)
-        )
+    one_of("sample", name, SAMPLES)
     path = resources.files("tilesim") / "data" / _FILES[name]
     with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
         return arrays["q"], arrays["k"], arrays["v"]

@@ -16,7 +16,7 @@ from tilesim.precision import DEFAULT_PRECISION, Precision
 from tilesim.precision import precision as find_precision
 from tilesim.reference import attention_reference
 from tilesim.result import SimulationResult, Throughput
-from tilesim.tensors import Tensors, as_float32, check_scale, check_tensors
+from tilesim.tensors import Tensors, as_float32, check_scale, check_tensors, check_threads
 from tilesim.tile import Tile
 from tilesim.workload import Workload
 
@@ -65,7 +65,7 @@ def simulate(
     allow_over_budget : bool
         Run although the configuration does not fit the chip; the result says so.
     threads : int, optional
-        Worker threads; never changes a bit of the result.
+        Worker threads, as many as Numba is set to use by default; never changes a bit of the result.
     progress : callable, optional
 
     Returns
@@ -86,6 +86,7 @@ def simulate(
     tensors = check_tensors(q, k, v)
     workload = tensors.workload(mask, window)
     factor = check_scale(scale, workload.head_dim)
+    threads = check_threads(threads)
     wanted = tile or Tile()
     budget = plan_budget(workload, wanted, policies[0], chip)
     if not allow_over_budget:

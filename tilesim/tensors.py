@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from tilesim._checks import whole_number
 from tilesim.dtypes import BFLOAT16, HALF, DType
 from tilesim.errors import DTypeError, InputError
 from tilesim.masks import Window
@@ -157,6 +158,17 @@ def check_tensors(q: Any, k: Any, v: Any) -> Tensors:
         if not holds:
             raise InputError(where, value, rule)
     return arrays
+
+
+def check_threads(threads: Any) -> int | None:
+    """Return the number of worker threads, None for the default.
+
+    Raises
+    ------
+    ConfigError
+        If it is no integer >= 1.
+    """
+    return None if threads is None else whole_number("threads", threads, most=1024)
 
 
 def check_scale(scale: Any, head_dim: int) -> float:

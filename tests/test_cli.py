@@ -1,0 +1,312 @@
+"""The commands as a user types them: documents, exit statuses, one-line errors, nothing half-written."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+import tilesim
+from tilesim import cli
+from tilesim.samples import load_sample
+
+SMALL = ["--heads", "2", "--seq", "40", "--head-dim", "8"]
+
+
+@pytest.fixture
+def tilesim_cli(capsys):
+    """Run a command line in this process: status, standard output, standard error."""
+
+    def run(*arguments):
+        status = cli.call([str(argument) for argument in arguments])
+        out, err = capsys.readouterr()
+        return status, out, err
+
+    return run
+
+
+@pytest.fixture
+def small_file(tmp_path, rng):
+    q, k, v = (rng.standard_normal((1, heads, 20, 8)).astype(np.float16) for heads in (4, 2, 2))
+    np.savez(tmp_path / "in.npz", q=q, k=k, v=v)
+    return tmp_path / "in.npz"
+
+
+def refused(result, *words, status=2):
+    code, out, err = result
+    assert code == status, err
+    assert out == ""
+    assert err.count("\n") == 1, err
+    assert "Traceback" not in err
+    for word in words:
+        assert word in err
+
+
+def test_run_prints_what_the_contract_promises(tilesim_cli):
+    status, out, err = tilesim_cli("run", *SMALL, "--json")
+    assert (status, err) == (0, "")
+    document = json.loads(out)
+    assert document["schema"] == 1
+    assert document["workload"]["seq_q"] == document["workload"]["seq_kv"] == 40
+    assert document["tile"] == {"softmax_rows": 8, "kv_tile": 512, "query_rows": 40, "slots": 2}
+    assert document["platform"] == "ascend910b4"
+    assert document["budget"]["capacity_bytes"] == 196608
+    assert list(document["errors"]) == ["half-data-float-state", "half-data-half-state"]
+    for figures in document["errors"].values():
+        assert {"max_abs", "rms", "max_rel", "max_ulp_half", "cosine_distance"} <= set(figures)
+    assert {"wall_s", "gflops", "score_tiles_per_s"} <= set(document["throughput"])
+    assert "device" in document
+
+
+def test_run_without_arguments_takes_the_real_sample_and_compares_both_states(tilesim_cli):
+    status, out, _ = tilesim_cli("run")
+    assert status == 0
+    for text in (
+        "SmolLM2",
+        "9 heads on 3 key heads",
+        "104,704",
+        "float-state",
+        "half-state",
+        "GFLOP/s",
+        "score tiles/s",
+    ):
+        assert text in out
+
+
+@pytest.mark.parametrize("policy", tilesim.PRECISIONS)
+def test_every_policy_is_compared_with_half_and_float_state(tilesim_cli, policy):
+    status, out, _ = tilesim_cli("run", *SMALL, "--precision", policy, "--json")
+    assert status == 0
+    names = list(json.loads(out)["errors"])
+    assert names[0] == policy
+    assert {"half-data-float-state", "half-data-half-state"} <= set(names)
+
+
+def test_run_on_a_file_writes_what_simulate_returns(tilesim_cli, small_file, tmp_path):
+    out = tmp_path / "out.npz"
+    status, text, _ = tilesim_cli(
+        "run", "--input", small_file, "--out", out, "--mask", "full", "--scale", 0.5
+    )
+    assert status == 0
+    assert "4 heads on 2 key heads, 20 queries x 20 keys" in text
+    with np.load(small_file) as tensors, np.load(out) as written:
+        output, lse = tilesim.attention(
+            tensors["q"], tensors["k"], tensors["v"], mask="full", scale=0.5, return_lse=True
+        )
+        np.testing.assert_array_equal(written["output"], output)
+        np.testing.assert_array_equal(written["lse"], lse)
+
+
+@pytest.mark.parametrize("suffix", ["png", "pdf", "svg"])
+def test_run_draws(tilesim_cli, tmp_path, suffix):
+    path = tmp_path / f"figure.{suffix}"
+    assert tilesim_cli("run", *SMALL, "--plot", path)[0] == 0
+    assert path.stat().st_size > 5000
+    assert os.listdir(tmp_path) == [path.name]
+
+
+def test_budget_prints_what_the_contract_promises(tilesim_cli):
+    status, out, err = tilesim_cli("budget", "--seq", 1024, "--json")
+    assert (status, err) == (0, "")
+    document = json.loads(out)
+    assert document["schema"] == 1
+    assert document["used_bytes"] == sum(buffer["total_bytes"] for buffer in document["buffers"]) == 137472
+    assert document["capacity_bytes"] == 196608
+    assert document["peak_bytes"] <= document["used_bytes"]
+    assert document["fits"] is True
+    wanted = {"name", "position", "count", "bytes_each", "total_bytes", "dtype", "shape"}
+    assert all(wanted <= set(buffer) for buffer in document["buffers"])
+    assert set(document["memories"]) == {"UB", "L1", "L0A", "L0B", "L0C", "GM"}
+
+
+@pytest.mark.parametrize(
+    ("options", "used"),
+    [((), "137,472"), (("--head-dim", 64), "104,704"), (("--seq", 512), "73,984")],
+)
+def test_known_budgets(tilesim_cli, options, used):
+    status, out, _ = tilesim_cli("budget", *options)
+    assert status == 0
+    assert used in out
+
+
+def test_a_budget_that_does_not_fit_is_printed_and_refused(tilesim_cli):
+    status, out, err = tilesim_cli("budget", "--kv-tile", 8192, "--seq", 16384)
+    assert status == 3
+    assert "DOES NOT FIT" in out
+    for word in ("UB does not fit", "over", "score", "would fit with kv_tile"):
+        assert word in err
+    status, out, _ = tilesim_cli("budget", "--kv-tile", 8192, "--seq", 16384, "--json")
+    document = json.loads(out)
+    assert status == 3
+    assert document["fits"] is False
+    assert document["excess_bytes"] == document["used_bytes"] - document["available_bytes"] > 0
+
+
+def test_a_run_that_does_not_fit_is_refused_before_anything_is_written(tilesim_cli, tmp_path):
+    big = ["--seq", 2048, "--heads", 1, "--head-dim", 16, "--kv-tile", 2048, "--softmax-rows", 32]
+    refused(tilesim_cli("run", *big, "--out", tmp_path / "out.npz"), "UB does not fit", "over", status=3)
+    assert not os.listdir(tmp_path)
+    status, out, err = tilesim_cli("run", *big, "--allow-over-budget")
+    assert status == 0
+    assert "OVER BUDGET" in out
+    assert "over budget" in err
+
+
+def test_platforms_show_every_figure_with_its_source(tilesim_cli):
+    status, out, _ = tilesim_cli("platforms", "--json")
+    document = json.loads(out)
+    assert status == 0
+    assert [chip["name"] for chip in document["platforms"]] == list(tilesim.platforms())
+    for chip in document["platforms"]:
+        assert all(figure["source"] for figure in chip["figures"].values())
+    status, out, _ = tilesim_cli("platforms", "--platform", "ascend910b4")
+    assert "memory.UB.capacity_bytes" in out
+    assert "196,608" in out
+
+
+def test_tables_survive_an_ascii_terminal():
+    done = subprocess.run(
+        [sys.executable, "-m", "tilesim", "budget"],
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"},
+        check=True,
+    )
+    assert b"137,472" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["run", "--precision", "half-data-flaot-state"], ["did you mean 'half-data-float-state'"]),
+        (["run", "--platform", "ascend910b5"], ["platform", "did you mean 'ascend910b4'"]),
+        (["run", "--mask", "casual"], ["mask", "did you mean 'causal'"]),
+        (["run", "--kv-tile", "0"], ["kv_tile", "0", "integer from 1"]),
+        (["run", "--kv-tile", "many"], ["--kv-tile", "many"]),
+        (["run", "--kv-tile", "-5"], ["kv_tile", "-5"]),
+        (["run", "--softmax-rows", "1.5"], ["--softmax-rows"]),
+        (["run", "--heads", "6", "--kv-heads", "4"], ["kv_heads", "heads"]),
+        (["run", "--threads", "0", *SMALL], ["threads", "0"]),
+        (["run", "--scale", "nan"], ["scale", "nan"]),
+        (["run", "--window", "x"], ["--window"]),
+        (["run", "--colour"], ["--colour"]),
+        (["run", "stray"], ["stray"]),
+        (["runn"], ["runn", "run"]),
+        (["run", "--input", "absent.npz"], ["absent.npz", "No such file"]),
+        (["run", "--out", "absent/out.npz"], ["absent/out.npz", "No such file"]),
+        (["run", "--out", "out.txt"], ["out.txt", ".npz"]),
+        (["run", "--plot", "out.bmp"], ["out.bmp", ".png"]),
+        (["budget", "--head-dim", "0"], ["head_dim", "0"]),
+        (["budget", "--slots", "100"], ["slots", "100"]),
+        (["platforms", "--platform", "absent.toml"], ["absent.toml"]),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_bad_usage_is_one_line_and_status_2(tilesim_cli, tmp_path, monkeypatch, arguments, words):
+    monkeypatch.chdir(tmp_path)
+    refused(tilesim_cli(*arguments), *words)
+    assert not os.listdir(tmp_path)
+
+
+def bad_tensors(kind):
+    q, k, v = (np.ones((1, 2, 4, 8), np.float16) for _ in range(3))
+    return {
+        "rank": (q[0], k, v),
+        "head_dim": (q, k[..., :4], v),
+        "batch": (np.concatenate([q, q]), k, v),
+        "keys and values": (q, k, v[:, :, :3]),
+        "heads": (q[:, [0, 1, 0]], k, v),
+        "empty": (q[:, :, :0], k, v),
+        "integer": (q.astype(np.int32), k, v),
+        "complex": (q, k.astype(np.complex64), v),
+        "boolean": (q, k, v.astype(bool)),
+    }[kind]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["rank", "head_dim", "batch", "keys and values", "heads", "empty", "integer", "complex", "boolean"],
+)
+def test_bad_tensors_are_one_line_and_status_2(tilesim_cli, tmp_path, kind):
+    q, k, v = bad_tensors(kind)
+    np.savez(tmp_path / "in.npz", q=q, k=k, v=v)
+    refused(tilesim_cli("run", "--input", tmp_path / "in.npz", "--out", tmp_path / "out.npz"), "got", "must")
+    assert os.listdir(tmp_path) == ["in.npz"]
+
+
+def test_values_that_are_not_finite_are_reported_and_still_valid_json(tilesim_cli, tmp_path):
+    q, k, v = (np.ones((1, 1, 4, 8), np.float16) for _ in range(3))
+    q[0, 0, 1, 0], v[0, 0, 3, 0] = np.nan, np.inf
+    np.savez(tmp_path / "in.npz", q=q, k=k, v=v)
+    status, out, err = tilesim_cli("run", "--input", tmp_path / "in.npz", "--json")
+    document = json.loads(out, parse_constant=pytest.fail)
+    assert status == 0
+    assert any("q holds 1 NaN" in line for line in document["warnings"])
+    assert "q holds 1 NaN" in err
+    assert "v holds 0 NaN and 1 infinite" in err
+    assert tilesim_cli("run", "--input", tmp_path / "in.npz", "--quiet")[2] == ""
+
+
+def test_no_bar_without_a_terminal_and_one_with(tmp_path):
+    pty = pytest.importorskip("pty")
+    code = (
+        "import tilesim.progress as p; p.DELAY_S = 0; import tilesim.cli as c; c.call(['run', '--seq', '64'])"
+    )
+    plain = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert plain.stderr == ""
+    master, slave = pty.openpty()
+    subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL, stderr=slave, check=True)
+    os.close(slave)
+    os.set_blocking(master, False)
+    assert "float64 reference" in os.read(master, 65536).decode()
+    os.close(master)
+
+
+def test_version_and_module_entry():
+    done = subprocess.run(
+        [sys.executable, "-m", "tilesim", "--version"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == tilesim.__version__
+
+
+def test_interrupt_ends_with_status_130_and_leaves_nothing(tmp_path):
+    command = [sys.executable, "-m", "tilesim", "run", "--seq", "16384", "--heads", "64", "--out", "out.npz"]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    time.sleep(2.5)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert err.decode().splitlines()[-1] == "tilesim: interrupted"
+    assert b"Traceback" not in err
+    assert not os.listdir(tmp_path)
+
+
+def test_a_reader_that_goes_away_is_no_error():
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tilesim", "platforms"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    process.stdout.close()
+    assert process.wait(60) == 0
+    assert process.stderr.read() == b""
+    process.stderr.close()
+
+
+def test_standard_output_that_cannot_be_written_is_one_line(monkeypatch, capsys):
+    class Full(io.StringIO):
+        def write(self, text):
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(sys, "stdout", Full())
+    assert cli.call(["budget", "--json"]) == 2
+    assert "No space left" in capsys.readouterr().err
+
+
+def test_sample_is_not_changed_by_a_run(tilesim_cli):
+    before = [x.copy() for x in load_sample()]
+    tilesim_cli("run", "--quiet")
+    for old, new in zip(before, load_sample(), strict=True):
+        np.testing.assert_array_equal(old, new)

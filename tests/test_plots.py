@@ -1,0 +1,78 @@
+"""Pictures carry units, limits and the values they were given."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import tilesim as ts
+from tilesim.plots import budget_figure, plot_budget, plot_errors, plot_simulation, save_figure
+
+
+@pytest.fixture(scope="module")
+def result():
+    rng = np.random.default_rng(5)
+    q, k, v = (rng.standard_normal((1, 2, 64, 16)).astype(np.float16) for _ in range(3))
+    return ts.simulate(q, k, v, compare=("half-data-half-state", "float"))
+
+
+@pytest.mark.parametrize(("kv_tile", "verdict"), [(512, "fits"), (8192, "over")])
+def test_budget_bar_is_the_buffers_end_to_end_against_the_limits(kv_tile, verdict):
+    budget = ts.budget(
+        ts.Workload(seq_q=16384), ts.Tile(kv_tile=kv_tile), "half-data-float-state", "ascend910b4"
+    )
+    ax = plot_budget(budget)
+    assert [bar.get_width() * 1024 for bar in ax.patches] == [buffer.total_bytes for buffer in budget.buffers]
+    ends = [bar.get_x() + bar.get_width() for bar in ax.patches]
+    assert [bar.get_x() for bar in ax.patches] == [0.0, *ends[:-1]]
+    assert [line.get_xdata()[0] for line in ax.lines] == [191.75, 192.0]
+    assert ax.get_xlim()[1] > max(192.0, ends[-1])
+    assert "KiB" in ax.get_xlabel()
+    assert verdict in ax.get_title()
+    labels = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert len(labels) == len(budget.buffers) + 2
+    assert budget_figure(budget).axes[0].get_title() == ax.get_title()
+
+
+def test_error_bars_show_the_figures(result):
+    ax = plot_errors(result)
+    assert "error" in ax.get_xlabel()
+    assert ax.get_xscale() == "log"
+    assert [label.get_text() for label in ax.get_yticklabels()] == list(result.errors)
+    widths = [bar.get_width() for bar in ax.patches]
+    stats = list(result.errors.values())
+    assert widths == [s.rms for s in stats] + [s.max_abs for s in stats]
+
+
+def test_errors_that_cannot_be_drawn_are_labelled(result, tmp_path):
+    x = np.full((1, 1, 2, 4), np.nan, np.float16)
+    broken = ts.simulate(np.ones_like(x), np.ones_like(x), np.ones_like(x) * np.float16(np.inf))
+    ax = plot_errors(broken)
+    save_figure(ax.figure, tmp_path / "x.png")
+    assert (tmp_path / "x.png").stat().st_size > 1000
+
+
+def test_axes_are_used_as_given(result):
+    from matplotlib.figure import Figure
+
+    ax = Figure().subplots()
+    assert plot_errors(result, ax=ax) is ax
+
+
+def test_figure_has_the_limit_and_the_errors(result):
+    figure = plot_simulation(result)
+    top, bottom = figure.axes[:2]
+    assert "KiB" in top.get_xlabel()
+    assert top.get_xlim()[1] > 192
+    assert "error" in bottom.get_xlabel()
+
+
+def test_plotting_touches_no_global_state():
+    code = (
+        "import sys, tilesim as ts, tilesim.plots as p; "
+        "b = ts.budget(ts.Workload(), ts.Tile(), 'float', 'ascend910b4'); p.budget_figure(b); "
+        "print('matplotlib.pyplot' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

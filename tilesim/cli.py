@@ -1,0 +1,210 @@
+"""The command line: every problem is one line on standard error and an exit status."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from cyclopts import App, CycloptsError, Parameter
+
+import tilesim
+from tilesim import options as opt
+from tilesim.errors import BudgetError, TilesimError
+from tilesim.files import check_writable, save_arrays
+from tilesim.memory.budget import budget as plan_budget
+from tilesim.platform import platform as find_platform
+from tilesim.platform import platforms as platform_names
+from tilesim.progress import progress_bar
+from tilesim.simulate import simulate
+
+DONE, BAD_USAGE, OVER_BUDGET, INTERRUPTED = 0, 2, 3, 130
+
+PLOT_SUFFIXES = (".png", ".pdf", ".svg")
+
+app = App(
+    name="tilesim",
+    help="Simulate tiled FlashAttention-2 attention on an Ascend-like AI core.",
+    help_epilogue="Exit status: 0 done, 2 bad usage or input, 3 does not fit the memory budget.",
+    version=tilesim.__version__,
+    default_parameter=Parameter(negative=()),
+    suppress_keyboard_interrupt=False,
+)
+
+
+@app.command
+def run(
+    *,
+    input: Path | None = None,
+    out: Path | None = None,
+    plot: Path | None = None,
+    workload: opt.WorkloadOptions = opt.WorkloadOptions(),  # noqa: B008
+    kernel: opt.KernelOptions = opt.KernelOptions(),  # noqa: B008
+    scale: float | None = None,
+    seed: opt.Whole = 0,
+    threads: opt.Whole | None = None,
+    allow_over_budget: bool = False,
+    output: opt.OutputOptions = opt.OutputOptions(),  # noqa: B008
+) -> int:
+    """Simulate one attention call: UB table, error of half and float state, measured throughput.
+
+    Runs on the bundled real sample; on your own tensors with --input; on random ones if sizes are given.
+
+    Parameters
+    ----------
+    input
+        An .npz file with arrays q, k and v of shape (batch, heads, seq, head_dim).
+    out
+        Write arrays output and lse to this .npz file.
+    plot
+        Draw the UB bar and the errors to this .png, .pdf or .svg file.
+    scale
+        Factor of the scores. [default: 1 / sqrt(head_dim)]
+    seed
+        Seed of random tensors.
+    threads
+        Worker threads; the numbers do not depend on it. [default: all cores]
+    allow_over_budget
+        Run even if the configuration does not fit; the result says so.
+    """
+    for path, suffixes in ((out, (".npz",)), (plot, PLOT_SUFFIXES)):
+        if path is not None:
+            check_writable(path, suffixes)
+    if input is None and workload.sizes and not allow_over_budget:
+        # simulate() would refuse as well, but only after the tensors are made.
+        plan_budget(workload.workload(), kernel.tile(), kernel.precision, kernel.platform).require()
+    (q, k, v), source = opt.tensors(input, workload, seed)
+    with progress_bar(quiet=output.quiet) as progress:
+        result = simulate(
+            q,
+            k,
+            v,
+            tile=kernel.tile(),
+            precision=kernel.precision,
+            scale=scale,
+            platform=kernel.platform,
+            compare=opt.COMPARED,
+            allow_over_budget=allow_over_budget,
+            threads=threads,
+            progress=progress,
+            **workload.sight,
+        )
+    if out is not None:
+        save_arrays(out, {"output": result.output, "lse": result.lse})
+    if plot is not None:
+        from tilesim.plots import plot_simulation, save_figure
+
+        save_figure(plot_simulation(result), plot)
+    if not output.quiet:
+        for note in result.warnings:
+            _complain(f"note: {note}")
+    _show(output, result.to_dict, lambda report, width: report.simulation_report(result, source, width))
+    return DONE
+
+
+@app.command
+def budget(
+    *,
+    workload: opt.WorkloadOptions = opt.WorkloadOptions(),  # noqa: B008
+    kernel: opt.KernelOptions = opt.KernelOptions(),  # noqa: B008
+    plot: Path | None = None,
+    output: opt.OutputOptions = opt.OutputOptions(),  # noqa: B008
+) -> int:
+    """Show what a configuration takes of every memory; needs no tensors and runs nothing.
+
+    Parameters
+    ----------
+    plot
+        Draw the UB bar to this .png, .pdf or .svg file.
+    """
+    if plot is not None:
+        check_writable(plot, PLOT_SUFFIXES)
+    plan = plan_budget(workload.workload(), kernel.tile(), kernel.precision, kernel.platform)
+    if plot is not None:
+        from tilesim.plots import budget_figure, save_figure
+
+        save_figure(budget_figure(plan), plot)
+    _show(output, plan.to_dict, lambda report, width: report.budget_report(plan, width))
+    if not plan.fits:
+        _complain(plan.explain())
+        return OVER_BUDGET
+    return DONE
+
+
+@app.command
+def platforms(
+    *,
+    platform: str | None = None,
+    output: opt.OutputOptions = opt.OutputOptions(),  # noqa: B008
+) -> int:
+    """List the chips and their figures, each with its source.
+
+    Parameters
+    ----------
+    platform
+        Only this chip: a name, or a .toml file. [default: all that come with tilesim]
+    """
+    chips = [find_platform(name) for name in (platform_names() if platform is None else (platform,))]
+    _show(
+        output,
+        lambda: {"schema": 1, "platforms": [chip.to_dict() for chip in chips]},
+        lambda report, width: report.platforms_report(chips),
+    )
+    return DONE
+
+
+def _show(output: opt.OutputOptions, document: Callable[[], Any], table: Callable[[Any, int], Any]) -> None:
+    if output.json:
+        print(json.dumps(document(), indent=2, allow_nan=False))
+        return
+    from tilesim import report
+
+    console = report.console()
+    console.print(table(report, console.width))
+
+
+def _complain(text: str) -> None:
+    print("tilesim: " + " ".join(text.split()), file=sys.stderr)
+
+
+def call(tokens: Sequence[str] | None = None) -> int:
+    """Run one command line and return its exit status.
+
+    Parameters
+    ----------
+    tokens : sequence of str, optional
+        Arguments; those of the process by default.
+    """
+    try:
+        status = app(
+            tokens, exit_on_error=False, print_error=False, help_on_error=False, result_action="return_value"
+        )
+        sys.stdout.flush()
+        return status if isinstance(status, int) else DONE
+    except BudgetError as error:
+        _complain(str(error))
+        return OVER_BUDGET
+    except TilesimError as error:
+        _complain(str(error))
+    except CycloptsError as error:
+        _complain(f"{error} Try tilesim --help.")
+    except MemoryError as error:
+        _complain(f"out of memory: {error or 'no detail'}; take a shorter sequence or fewer heads")
+    except BrokenPipeError:
+        # The reader went away, as `tilesim run | head` does: nothing to say, and nowhere to say it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return DONE
+    except OSError as error:
+        _complain(f"standard output: {error.strerror or error}")
+    except KeyboardInterrupt:
+        _complain("interrupted")
+        return INTERRUPTED
+    return BAD_USAGE
+
+
+def main() -> NoReturn:
+    """Run the command line of this process and exit."""
+    sys.exit(call())

@@ -1,0 +1,137 @@
+"""Files of users: loading .npz tensors, and writing so that nothing is left half-written."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import stat
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tilesim.errors import InputError, OutputError
+from tilesim.tensors import BFLOAT16_DTYPE
+
+_DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, ValueError, KeyError, MemoryError, NotImplementedError)
+"""What NumPy and zipfile raise on a file that is no .npz or was cut short."""
+
+
+def load_tensors(
+    path: str | Path,
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
+    """Return the arrays `q`, `k` and `v` of an .npz file.
+
+    NumPy stores bfloat16 as a type without a name, two bytes wide; such an array is read as bfloat16.
+
+    Raises
+    ------
+    InputError
+        If the file is missing, damaged, no .npz, or lacks an array; the message names the file.
+    """
+    where = str(path)
+    try:
+        # Opened here: NumPy leaves a damaged file open.
+        with open(path, "rb") as file, _archive(where, file) as arrays:
+            missing = [name for name in ("q", "k", "v") if name not in arrays.files]
+            if missing:
+                seen = ", ".join(arrays.files) or "nothing"
+                raise InputError(where, seen, f"must hold arrays q, k and v; lacks {', '.join(missing)}")
+            q, k, v = (_named_type(arrays[name]) for name in ("q", "k", "v"))
+    except InputError:
+        raise
+    except OSError as error:
+        reason = error.strerror or error
+        raise InputError(where, "no readable file", f"must be an .npz file: {reason}") from None
+    except _DAMAGE as error:
+        rule = f"must be an .npz file as np.savez writes it: {error}"
+        raise InputError(where, "a damaged file", rule) from None
+    return q, k, v
+
+
+def _archive(where: str, file: IO[bytes]) -> Any:
+    loaded = np.load(file, allow_pickle=False)
+    if not isinstance(loaded, np.lib.npyio.NpzFile):
+        raise InputError(where, "a single .npy array", "must be an .npz file with arrays q, k and v")
+    return loaded
+
+
+def _named_type(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    return array.view(BFLOAT16_DTYPE) if array.dtype == np.dtype("V2") else array
+
+
+def check_writable(path: str | Path, suffixes: tuple[str, ...]) -> None:
+    """Refuse an output path that could not be written later; leaves no trace.
+
+    Raises
+    ------
+    OutputError
+        If the suffix is none of `suffixes`, the path is a directory, or its directory takes no new file.
+    """
+    target = Path(path)
+    if target.suffix.lower() not in suffixes and not _is_device(target):
+        raise OutputError("output file", str(path), f"must end in {' or '.join(suffixes)}")
+    with atomic_write(target, keep=False):
+        pass
+
+
+@contextlib.contextmanager
+def atomic_write(path: str | Path, *, keep: bool = True) -> Iterator[IO[bytes]]:
+    """Open a file that takes the place of `path` only when all is written.
+
+    Bytes go to a temporary name beside it, which is renamed at the end and removed if anything fails. A
+    symbolic link is followed; a device such as /dev/null is written directly.
+
+    Parameters
+    ----------
+    path : str or path
+    keep : bool
+        False to try everything but the rename.
+
+    Raises
+    ------
+    OutputError
+        If the file cannot be written.
+    """
+    target = Path(os.path.realpath(path))
+    if target.is_dir():
+        raise OutputError("output file", str(path), "is a directory; must be a file")
+    temporary = target if _is_device(target) else target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "wb") as file:
+            yield file
+        if keep and temporary != target:
+            if target.exists():
+                shutil.copymode(target, temporary)
+            os.replace(temporary, target)
+    except OSError as error:
+        raise OutputError("output file", str(path), f"cannot be written: {error.strerror or error}") from None
+    finally:
+        if temporary != target:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+
+
+def _is_device(path: Path) -> bool:
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return False
+    return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
+
+
+def save_arrays(path: str | Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+    """Write named arrays to an .npz file, whole or not at all.
+
+    Raises
+    ------
+    OutputError
+        If the file cannot be written.
+    """
+    with atomic_write(path) as file:
+        np.savez(file, **arrays)  # type: ignore[arg-type]

@@ -1,0 +1,220 @@
+"""Command-line options as frozen dataclasses, and the configuration types they stand for."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import numpy.typing as npt
+from cyclopts import Parameter, Token
+
+from tilesim._checks import whole_number
+from tilesim.errors import ConfigError
+from tilesim.files import load_tensors
+from tilesim.masks import Window
+from tilesim.precision import DEFAULT_PRECISION, PRECISIONS
+from tilesim.samples import load_sample
+from tilesim.simulate import DEFAULT_PLATFORM
+from tilesim.tile import Tile
+from tilesim.workload import Workload
+
+Tensor = npt.NDArray[Any]
+
+MOST_ELEMENTS = 2**36
+"""Elements of random tensors; more is taken for a slip of the keyboard."""
+
+
+def _whole(type_: Any, tokens: Sequence[Token]) -> int:
+    text = tokens[0].value
+    if re.fullmatch("[+-]?[0-9]+", text) is None:
+        raise ValueError(f"got {text!r}; must be an integer.")
+    return int(text)
+
+
+Whole = Annotated[int, Parameter(converter=_whole)]
+"""An integer option; without this 1.5 would silently count as 2."""
+
+
+@Parameter(name="*")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WorkloadOptions:
+    """The attention problem.
+
+    Attributes
+    ----------
+    batch
+        Batch size. [default: 1]
+    heads
+        Query heads. [default: 32]
+    kv_heads
+        Key and value heads; must divide the query heads. [default: as many as query heads]
+    seq
+        Query rows and keys of each head, where not given apart.
+    seq_q
+        Query rows of each head. [default: 1024]
+    seq_kv
+        Keys of each head. [default: as many as query rows]
+    head_dim
+        Elements of one query, key or value row. [default: 128]
+    mask
+        What a query sees: causal, full or window. [default: causal]
+    window
+        Keys before and after the query's own position, N or LEFT,RIGHT; with --mask window.
+    """
+
+    batch: Whole | None = None
+    heads: Whole | None = None
+    kv_heads: Whole | None = None
+    seq: Whole | None = None
+    seq_q: Whole | None = None
+    seq_kv: Whole | None = None
+    head_dim: Whole | None = None
+    mask: str | None = None
+    window: str | None = None
+
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """The sizes that were given, by the names of `Workload`."""
+        given = {name: getattr(self, name) for name in ("batch", "heads", "kv_heads", "head_dim")}
+        for name in ("seq_q", "seq_kv"):
+            length = getattr(self, name)
+            given[name] = self.seq if length is None else length
+        return {name: size for name, size in given.items() if size is not None}
+
+    @property
+    def sight(self) -> dict[str, Any]:
+        """Mask and window, by the names of `Workload`."""
+        window = parse_window(self.window)
+        return {"mask": self.mask or ("causal" if window is None else "window"), "window": window}
+
+    def workload(self) -> Workload:
+        """Return the workload; sizes not given take its defaults."""
+        return Workload(**self.sizes, **self.sight)
+
+
+@Parameter(name="*")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class KernelOptions:
+    """The kernel and the chip.
+
+    Attributes
+    ----------
+    softmax_rows
+        Score rows of one softmax_flash_v2 call (SOFTMAX_ROWS).
+    kv_tile
+        Keys of one score tile (KV_TILE).
+    query_rows
+        Query rows of one task. [default: the reference rule]
+    slots
+        Score, probability and partial slots.
+    precision
+        Precision policy: half-data-float-state, half-data-half-state, float-data-float-state,
+        bfloat16-data-float-state or float.
+    platform
+        Chip: a name that `tilesim platforms` lists, or a .toml file.
+    """
+
+    softmax_rows: Whole = Tile.softmax_rows
+    kv_tile: Whole = Tile.kv_tile
+    query_rows: Whole | None = None
+    slots: Whole = Tile.slots
+    precision: str = DEFAULT_PRECISION
+    platform: str = DEFAULT_PLATFORM
+
+    def tile(self) -> Tile:
+        """Return the tile."""
+        return Tile(
+            softmax_rows=self.softmax_rows, kv_tile=self.kv_tile, query_rows=self.query_rows, slots=self.slots
+        )
+
+
+@Parameter(name="*")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OutputOptions:
+    """What is printed.
+
+    Attributes
+    ----------
+    json
+        Print one JSON document instead of tables.
+    quiet
+        No progress and no notes on standard error.
+    """
+
+    json: bool = False
+    quiet: bool = False
+
+
+COMPARED = tuple(name for name in PRECISIONS if name.startswith("half-data"))
+"""Policies that `tilesim run` always compares: half data with float state and with half state."""
+
+
+def parse_window(text: str | None) -> Window:
+    """Return the window that N or LEFT,RIGHT stands for; ``none`` is a side without limit.
+
+    Raises
+    ------
+    ConfigError
+        If the text is neither.
+    """
+    if text is None:
+        return None
+    rule = "must be N or LEFT,RIGHT: integers >= 0, or none for no limit"
+    sides = [side.strip() for side in text.split(",")]
+    if len(sides) > 2 or not all(side == "none" or (side.isascii() and side.isdigit()) for side in sides):
+        raise ConfigError("--window", text, rule)
+    left, *right = (None if side == "none" else int(side) for side in sides)
+    return (left, right[0] if right else 0)
+
+
+def tensors(
+    source: Path | None, options: WorkloadOptions, seed: int
+) -> tuple[tuple[Tensor, Tensor, Tensor], str]:
+    """Return queries, keys and values, and where they come from.
+
+    From a file if one is given, else random ones if sizes are given, else the bundled sample.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be used.
+    ConfigError
+        If sizes are malformed or contradict the file.
+    """
+    if source is not None:
+        loaded = load_tensors(source)
+        _agree(options.sizes, loaded, source)
+        return loaded, str(source)
+    if options.sizes:
+        return random_tensors(options.workload(), seed), f"random normal, seed {seed}"
+    return load_sample(), "bundled sample: SmolLM2-135M layer 18, 1,024 tokens"
+
+
+def random_tensors(workload: Workload, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return standard normal float16 tensors of the shapes of a workload."""
+    rng = np.random.default_rng(whole_number("--seed", seed, least=0))
+    query = (workload.batch, workload.heads, workload.seq_q, workload.head_dim)
+    key = (workload.batch, workload.kv_heads, workload.seq_kv, workload.head_dim)
+    value = (*key[:3], workload.head_dim_v)
+    shapes = (query, key, value)
+    if sum(math.prod(shape) for shape in shapes) > MOST_ELEMENTS:
+        raise ConfigError("sizes", shapes, f"q, k and v must have at most {MOST_ELEMENTS:,} elements in all")
+    q, k, v = (rng.standard_normal(shape, np.float32).astype(np.float16) for shape in shapes)
+    return q, k, v
+
+
+def _agree(sizes: dict[str, int], loaded: tuple[Tensor, Tensor, Tensor], source: Path) -> None:
+    q, k, _ = loaded
+    if q.ndim != 4 or k.ndim != 4:
+        return  # refused later, with the better message
+    seen = dict(zip(("batch", "heads", "seq_q", "head_dim"), q.shape, strict=True))
+    seen |= {"kv_heads": k.shape[1], "seq_kv": k.shape[2]}
+    for name, size in sizes.items():
+        if size != seen[name]:
+            option = "--" + name.replace("_", "-")
+            raise ConfigError(option, size, f"must be left out or be {seen[name]}, as in {source}")

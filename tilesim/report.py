@@ -1,0 +1,219 @@
+"""Results as tables for people; the documents for programs are the `to_dict` of each type."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rich import box
+from rich.console import Console, Group, JustifyMethod, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from tilesim.compare import ErrorStats
+from tilesim.memory.budget import Budget, MemoryBudget
+from tilesim.platform import MEMORIES, Platform
+from tilesim.result import SimulationResult, Throughput
+from tilesim.units import format_bytes, format_seconds, format_size
+from tilesim.workload import Workload
+
+PLAIN_WIDTH = 116
+"""Columns of a table that goes to a file or a pipe."""
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
+def console() -> Console:
+    """Return a console on standard output, wide enough for the tables where there is no terminal."""
+    out = _Console(highlight=False)
+    return out if out.is_terminal else _Console(highlight=False, width=PLAIN_WIDTH)
+
+
+def _table(title: str, *columns: str, left: tuple[str, ...] = (), wrap: tuple[str, ...] = ()) -> Table:
+    table = Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )
+    for column in columns:
+        justify: JustifyMethod = "left" if column in left + wrap else "right"
+        table.add_column(
+            column,
+            justify=justify,
+            no_wrap=column not in wrap,
+            overflow="fold" if column in wrap else "ellipsis",
+        )
+    return table
+
+
+def budget_report(budget: Budget, width: int = PLAIN_WIDTH) -> RenderableType:
+    """Return the UB table, the totals under it and one line for each memory; `width` in columns."""
+    ub = budget.memories["UB"]
+    title = f"Unified Buffer of one vector core, {budget.platform.title}"
+    columns = ["buffer", "position", "type", "shape", "count", "bytes each", "bytes", "% of UB", "stages"]
+    hidden = {"stages"} if width < PLAIN_WIDTH else set()
+    hidden |= {"position", "bytes each"} if width < 92 else set()
+    shown = [column for column in columns if column not in hidden]
+    table = _table(title, *shown, left=("buffer", "position", "type", "stages"))
+    for buffer in ub.buffers:
+        cells = {
+            "buffer": buffer.name,
+            "position": buffer.position,
+            "type": buffer.dtype,
+            "shape": " x ".join(str(size) for size in buffer.shape),
+            "count": str(buffer.count),
+            "bytes each": f"{buffer.bytes_each:,}",
+            "bytes": f"{buffer.total_bytes:,}",
+            "% of UB": f"{100 * buffer.total_bytes / ub.capacity_bytes:.1f}",
+            "stages": _stages(buffer.first_stage, buffer.last_stage),
+        }
+        table.add_row(*(cells[column] for column in shown))
+    share = f"{100 * ub.used_bytes / ub.capacity_bytes:.1f}"
+    totals = {"buffer": "used", "bytes": f"{ub.used_bytes:,}", "% of UB": share}
+    table.add_section()
+    table.add_row(*(totals.get(column, "") for column in shown), style="bold")
+    blank = Text()
+    return Group(
+        Text(_configuration(budget)), blank, table, blank, Text(_ub_line(ub)), blank, memories_table(budget)
+    )
+
+
+def _stages(first: str, last: str) -> str:
+    return first if first == last else f"{first} - {last}"
+
+
+def _configuration(budget: Budget) -> str:
+    tile = budget.tile
+    return (
+        f"{workload_line(budget.workload)}\n"
+        f"SOFTMAX_ROWS {tile.softmax_rows}, KV_TILE {tile.kv_tile}, query rows {tile.query_rows}, "
+        f"slots {tile.slots}, {budget.precision.name}"
+    )
+
+
+def workload_line(workload: Workload) -> str:
+    """Return the workload as one line."""
+    heads = f"{workload.heads} heads"
+    if workload.kv_heads != workload.heads:
+        heads += f" on {workload.kv_heads} key heads"
+    mask = workload.mask if workload.window is None else f"{workload.mask} {workload.window}"
+    width = "" if workload.head_dim_v == workload.head_dim else f" (values {workload.head_dim_v})"
+    return (
+        f"batch {workload.batch}, {heads}, {workload.seq_q} queries x {workload.seq_kv} keys, "
+        f"head dim {workload.head_dim}{width}, {mask}"
+    )
+
+
+def _ub_line(ub: MemoryBudget) -> str:
+    verdict = f"fits, {format_size(ub.available_bytes - ub.used_bytes)} left"
+    if not ub.fits:
+        verdict = f"DOES NOT FIT, {format_size(ub.excess_bytes)} over"
+    return (
+        f"UB: {format_bytes(ub.used_bytes)} used of {ub.available_bytes:,} B available "
+        f"({ub.capacity_bytes:,} less {ub.reserved_bytes:,} reserved): {verdict}.\n"
+        f"Peak, if dead buffers made room for later ones: {format_bytes(ub.peak_bytes)}, "
+        f"fullest in stage {ub.peak_stage}."
+    )
+
+
+def memories_table(budget: Budget) -> Table:
+    """Return one row for each memory of the chip."""
+    table = _table(
+        "All memories", "memory", "used", "peak", "available", "% used", "fits", "per", left=("memory", "per")
+    )
+    owners = {"UB": "vector core", "GM": "launch"}
+    for name, memory in budget.memories.items():
+        table.add_row(
+            name,
+            format_size(memory.used_bytes),
+            format_size(memory.peak_bytes),
+            format_size(memory.available_bytes),
+            f"{100 * memory.used_bytes / max(1, memory.available_bytes):.1f}",
+            "yes" if memory.fits else "NO",
+            owners.get(name, "cube core"),
+            style=None if memory.fits else "bold red",
+        )
+    return table
+
+
+def error_table(errors: Mapping[str, ErrorStats]) -> Table:
+    """Return one column for each policy: its error against the float64 reference."""
+    names = [name.replace("-data-", "-data\n") for name in errors]
+    table = _table("Error of the output against the float64 reference", "", *names, left=("",))
+    figures = (
+        ("max abs", "max_abs", ".3e"),
+        ("rms", "rms", ".3e"),
+        ("max rel", "max_rel", ".3e"),
+        ("max ulp of half", "max_ulp_half", ",.2f"),
+        ("cosine distance", "cosine_distance", ".3e"),
+        ("overflow to inf", "overflow_count", ",d"),
+        ("underflow to 0", "underflow_count", ",d"),
+        ("NaN", "nan_count", ",d"),
+    )
+    for label, field, style in figures:
+        table.add_row(label, *(format(getattr(stats, field), style) for stats in errors.values()))
+    return table
+
+
+def half_state_line(errors: Mapping[str, ErrorStats]) -> str:
+    """Return one line that sets half state against float state."""
+    float_state, half_state = (errors[f"half-data-{kind}-state"] for kind in ("float", "half"))
+    if not float_state.rms > 0.0:
+        return f"Half state: rms error {half_state.rms:.3e}; float state: {float_state.rms:.3e}."
+    ratio = half_state.rms / float_state.rms
+    return f"Half state has {ratio:.3f} times the rms error of float state on these tensors."
+
+
+def throughput_lines(throughput: Throughput) -> str:
+    """Return the measured speed of the simulation."""
+    start = f", after {format_seconds(throughput.compile_s)} to compile or load the kernels"
+    return (
+        f"Simulated on this machine in {format_seconds(throughput.wall_s)} with {throughput.threads} "
+        f"thread{'s' if throughput.threads > 1 else ''}{start if throughput.compile_s >= 0.001 else ''}:\n"
+        f"{throughput.gflops:.1f} useful GFLOP/s, {throughput.score_tiles_per_s:,.0f} score tiles/s "
+        f"({throughput.score_tiles:,} tiles, {format_size(throughput.gm_bytes)} through GM on the chip)."
+    )
+
+
+def simulation_report(result: SimulationResult, source: str, width: int = PLAIN_WIDTH) -> RenderableType:
+    """Return all that `tilesim run` prints; `width` in columns."""
+    parts: list[RenderableType] = [Text(f"Tensors: {source}")]
+    if result.over_budget:
+        parts.append(Text("OVER BUDGET: the chip could not run this configuration.", style="bold red"))
+    parts += [
+        budget_report(result.budget, width),
+        Text(),
+        error_table(result.errors),
+        Text(),
+        Text(half_state_line(result.errors)),
+        Text(throughput_lines(result.throughput)),
+    ]
+    return Group(*parts)
+
+
+def platform_report(platform: Platform) -> RenderableType:
+    """Return every figure of a chip with its source."""
+    table = _table(
+        f"{platform.name}: {platform.title}", "figure", "value", "source", left=("figure",), wrap=("source",)
+    )
+    for name, figure in platform.figures.items():
+        table.add_row(name, f"{figure.value:,}", figure.source)
+    return table
+
+
+def platforms_report(platforms: Sequence[Platform]) -> RenderableType:
+    """Return the chips side by side, then every figure of each with its source."""
+    table = _table(
+        "Platforms", "name", "chip", "cube cores", "vector cores", *MEMORIES, left=("name", "chip")
+    )
+    for chip in platforms:
+        sizes = (format_size(chip.memories[name].capacity_bytes) for name in MEMORIES)
+        table.add_row(chip.name, chip.title, str(chip.cube_cores), str(chip.vector_cores), *sizes)
+    figures = [part for chip in platforms for part in (Text(), platform_report(chip))]
+    return Group(table, *figures)
