@@ -7,7 +7,7 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-from tilesim.kernels.vector import BLOCK
+from tilesim.kernels.processor import BLOCK
 
 CHAINS = 16 if BLOCK.lanes == 16 else 10
 """Independent sums: enough to hide the latency of an FMA, few enough to stay in registers."""

@@ -10,8 +10,6 @@ from tilesim.softmax import (
     softmax_flash_v2_tiling,
     softmax_flash_v2_tmp_bytes,
 )
-from tilesim.softmax.checks import Operands, check_options
-from tilesim.softmax.flash_v2 import _run
 
 HALF, FLOAT = np.float16, np.float32
 NORMAL, WITHOUT_BRC = SoftmaxMode.SOFTMAX_NORMAL, SoftmaxMode.SOFTMAX_OUTPUT_WITHOUT_BRC
@@ -79,21 +77,6 @@ def call(
     if space:
         arguments["shared_tmp_buffer"] = np.full(workspace, 7, np.uint8)
     return arguments | changes
-
-
-def run_exactly(arguments):
-    """Run a call with the correctly rounded exp."""
-    operands = Operands(*[arguments.get(name) for name in Operands._fields])
-    options = check_options(
-        arguments["tiling"],
-        arguments.get("softmax_shape_info"),
-        arguments.get("is_update", False),
-        arguments.get("is_reuse_source", False),
-        arguments.get("is_basic_block", False),
-        arguments.get("is_data_format_nz", False),
-        arguments.get("config"),
-    )
-    _run(operands, options, exact_exp=True)
 
 
 def expected(arguments):

@@ -48,7 +48,7 @@ def model(problem, policy, batch, head):
 @given(problem=problems(max_seq_q=10, max_seq_kv=90, max_dim=20, batches=1))
 def test_every_rounding_point_bit_by_bit(name, problem):
     policy = PRECISIONS[name]
-    got = run(problem, policy, exact_exp=True)
+    got = run(problem, policy)
     head = problem.q.shape[1] - 1
     output, states = model(problem, policy, 0, head)
     np.testing.assert_array_equal(got.output[0, head], output)
@@ -64,9 +64,7 @@ def test_long_tiles_add_in_the_documented_order(kv_tile, seq_kv, rng):
     q, k, v = (rng.standard_normal((1, 1, n, 8)).astype(np.float32) for n in (3, seq_kv, seq_kv))
     for name in ("half-data-float-state", "float-data-float-state"):
         policy = PRECISIONS[name]
-        got = run_kernel(
-            q, k, v, tile=Tile(kv_tile=kv_tile), policy=policy, band=band("full"), scale=0.4, exact_exp=True
-        )
+        got = run_kernel(q, k, v, tile=Tile(kv_tile=kv_tile), policy=policy, band=band("full"), scale=0.4)
         visible = np.ones((3, seq_kv), bool)
         output, _ = attention_head(
             q[0, 0], k[0, 0], v[0, 0], visible=visible, scale=0.4, data=policy.data.name,

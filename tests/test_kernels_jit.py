@@ -13,7 +13,7 @@ import sys
 sys.path.insert(0, sys.argv[1])
 from tilesim.kernels import softmax
 from tilesim.kernels._jit import jit_apart
-from tilesim.kernels.chunks import CHUNK
+from tilesim.kernels.rows import CHUNK
 import tilesim.kernels.vector as vector
 vector.padded_columns(5)
 print(sum(vector.padded_columns.stats.cache_hits.values()))

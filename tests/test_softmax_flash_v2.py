@@ -17,7 +17,6 @@ from softmax_calls import (
     bits,
     call,
     expected,
-    run_exactly,
     spread,
     ulps_apart,
 )
@@ -94,21 +93,12 @@ def test_model_reproduces_golden_call(case):
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: str(case["id"]))
-def test_golden_call_with_correctly_rounded_exp_is_reproduced_bit_for_bit(case):
-    arguments, outputs = golden_call(case)
-    run_exactly(arguments)
-    for name, wanted in outputs.items():
-        seen = arguments[OUTPUTS[name]].reshape(wanted.shape)
-        np.testing.assert_array_equal(bits(seen), bits(wanted), err_msg=name)
-
-
-@pytest.mark.parametrize("case", CASES, ids=lambda case: str(case["id"]))
-def test_golden_call_with_shipped_exp_is_within_one_ulp(case):
+def test_golden_call_is_reproduced_bit_for_bit(case):
     arguments, outputs = golden_call(case)
     softmax_flash_v2(**arguments)
     for name, wanted in outputs.items():
-        distance = ulps_apart(arguments[OUTPUTS[name]].reshape(wanted.shape), wanted).max()
-        assert distance <= (0 if name in ("max", "reduce_max") else 1), name
+        seen = arguments[OUTPUTS[name]].reshape(wanted.shape)
+        np.testing.assert_array_equal(bits(seen), bits(wanted), err_msg=name)
 
 
 # The six overloads: temporary space by the framework or passed in; same types, same types with the tile's
@@ -117,12 +107,8 @@ def test_golden_call_with_shipped_exp_is_within_one_ulp(case):
 
 def check_overload(arguments):
     result = expected(arguments)
-    run_exactly(arguments)
-    assert_gives(arguments, result)
-    exactly = {name: arguments[name].copy() for name in OUTPUTS.values() if name in arguments}
     softmax_flash_v2(**arguments)
-    for name, wanted in exactly.items():
-        assert ulps_apart(arguments[name], wanted).max() <= (0 if "max" in name[:4] else 1), name
+    assert_gives(arguments, result)
 
 
 @pytest.mark.parametrize("dtype", [HALF, FLOAT])
@@ -194,7 +180,7 @@ def test_any_call_equals_the_model(arguments):
     }
     idle = arguments["exp_max_tensor"].copy()
     result = expected(arguments)
-    run_exactly(arguments)
+    softmax_flash_v2(**arguments)
     assert_gives(arguments, result)
     for name, before in untouched.items():
         np.testing.assert_array_equal(bits(arguments[name]), bits(before), err_msg=name)
@@ -216,7 +202,7 @@ def test_operands_may_share_memory_with_their_outputs(arguments, shared, viewed)
     for name in shared:
         output, given_too = pairs[name]
         arguments[output] = arguments[given_too][:] if viewed else arguments[given_too]
-    run_exactly(arguments)
+    softmax_flash_v2(**arguments)
     assert_gives(arguments, result)
 
 
@@ -239,7 +225,7 @@ def test_steps_and_tails_of_the_tiling_do_not_change_results(rows, columns, type
     assert arguments["tiling"].reduce_k == lanes
     assume(arguments["tiling"].range_m > 1 or arguments["tiling"].tail_m > 0 or steps == 1)
     result = expected(arguments)
-    run_exactly(arguments)
+    softmax_flash_v2(**arguments)
     assert_gives(arguments, result)
 
 
@@ -247,7 +233,7 @@ def test_several_reduce_chunks_of_the_official_tiling():
     arguments = call((43, 512), workspace=19000)
     assert (arguments["tiling"].range_m, arguments["tiling"].tail_m) == (5, 3)
     result = expected(arguments)
-    run_exactly(arguments)
+    softmax_flash_v2(**arguments)
     assert_gives(arguments, result)
 
 
@@ -258,7 +244,7 @@ def test_an_update_with_an_empty_state_is_a_first_tile(arguments):
     arguments["in_max_tensor"][:] = -np.inf
     arguments["in_exp_sum_tensor"][:] = 0
     first = expected(arguments | {"is_update": False})
-    run_exactly(arguments)
+    softmax_flash_v2(**arguments)
     assert_gives(arguments, first)
     assert not arguments["exp_max_tensor"].any()
     assert arguments["exp_max_tensor"].shape[0] == rows
@@ -273,7 +259,7 @@ def test_worked_example_in_bits():
     arguments["src_tensor"][:] = [float(value) for value in x.split()]
     arguments["in_max_tensor"][:] = 1.25
     arguments["in_exp_sum_tensor"][:] = 3.5
-    run_exactly(arguments)
+    softmax_flash_v2(**arguments)
     assert set(arguments["exp_sum_tensor"].view(np.uint32).flat) == {0x40C2DA8E}
     assert set(arguments["exp_max_tensor"].view(np.uint16).flat) == {0x378F}
     dst = "3324 28f7 3c00 3055 2c17 38da 1ee6 3190 35e3 2d41 3a3b 234e 30e8 3532 2a5f 36ab"
@@ -304,7 +290,7 @@ def test_published_sums_that_depend_on_the_order(columns, counted, basic, bits_o
     x = -((37 * np.arange(columns)) % 101) / 16.0
     arguments = call((8, columns), update=False, basic=basic, counted=counted)
     arguments["src_tensor"][:] = x
-    run_exactly(arguments)
+    softmax_flash_v2(**arguments)
     assert set(arguments["exp_sum_tensor"].view(np.uint32).flat) == {bits_of_sum}
 
 
@@ -338,7 +324,7 @@ def test_ties_round_away_from_zero():
     # With scores of 0 the maximum carried in is all that enters exp_max.
     arguments = call((rows, 16), HALF, FLOAT, src_tensor=np.zeros((rows, 16), HALF))
     arguments["in_max_tensor"][:] = ties[:, None]
-    run_exactly(arguments)
+    softmax_flash_v2(**arguments)
     exact = np.exp(ties.astype(np.float64)).astype(np.float32)
     assert np.all(arguments["exp_max_tensor"][:, 0].astype(np.float32) > exact)
     assert np.all(exact.astype(HALF).astype(np.float32) < exact)
@@ -347,7 +333,7 @@ def test_ties_round_away_from_zero():
 def test_sum_adds_unrounded_exponentials_and_rounds_twice():
     for seed in range(5):
         arguments = call((8, 128), HALF, FLOAT, seed=seed)
-        run_exactly(arguments)
+        softmax_flash_v2(**arguments)
         rounded = row_sum(arguments["dst_tensor"].astype(np.float32), basic=False)
         rescaled = np.exp(
             arguments["in_max_tensor"][:, 0].astype(np.float64) - arguments["max_tensor"][:, 0]
@@ -379,7 +365,7 @@ def test_special_values(data, state, update):
     arguments["in_max_tensor"][5:7] = [[-0.0], [-np.inf]]
     arguments["in_max_tensor"][7] = np.nan
     result = expected(arguments)
-    run_exactly(arguments)
+    softmax_flash_v2(**arguments)
     # The sign of a zero maximum is not stated for rows that hold both zeros.
     assert (arguments["max_tensor"][5] == 0).all()
     arguments["max_tensor"][5] = result["max"][5]
@@ -394,11 +380,11 @@ def test_special_values(data, state, update):
 
 def test_leading_axes_collapse():
     flat = call((12, 128))
-    run_exactly(flat)
+    softmax_flash_v2(**flat)
     deep = call((2, 3, 2, 128), src_tensor=flat["src_tensor"].reshape(2, 3, 2, 128))
     for name in ("exp_sum_tensor", "max_tensor", "in_exp_sum_tensor", "in_max_tensor", "exp_max_tensor"):
         deep[name] = deep[name].reshape(2, 3, 2, -1)
-    run_exactly(deep)
+    softmax_flash_v2(**deep)
     for name in OUTPUTS.values():
         if name in flat:
             np.testing.assert_array_equal(deep[name].ravel(), flat[name].ravel())
@@ -411,8 +397,8 @@ def test_states_without_lanes_may_be_one_dimensional():
     for name in ("exp_sum_tensor", "max_tensor", "in_exp_sum_tensor", "in_max_tensor", "exp_max_tensor"):
         rows[name] = rows[name].ravel()
     rows["out_reduce_max"] = rows["out_reduce_max"].ravel()
-    run_exactly(columns)
-    run_exactly(rows)
+    softmax_flash_v2(**columns)
+    softmax_flash_v2(**rows)
     for name in OUTPUTS.values():
         np.testing.assert_array_equal(rows[name].ravel(), columns[name].ravel())
 
@@ -423,7 +409,7 @@ def test_a_single_row_needs_no_leading_axis():
         if isinstance(value, np.ndarray):
             arguments[name] = value[0]
     result = expected(arguments)
-    run_exactly(arguments)
+    softmax_flash_v2(**arguments)
     assert_gives(arguments, result)
 
 
@@ -432,7 +418,7 @@ def test_rows_beyond_the_shape_stay_untouched():
     arguments["softmax_shape_info"] = SoftMaxShapeInfo(5, 128, 5, 128)
     arguments["tiling"] = softmax_flash_v2_tiling((5, 128), 2, 4, 65536)
     result = {name: values[:5] for name, values in expected(arguments).items()}
-    run_exactly(arguments)
+    softmax_flash_v2(**arguments)
     assert_gives({name: arguments[name][:5] for name in OUTPUTS.values() if name in arguments}, result)
     for name in ("dst_tensor", "exp_sum_tensor", "max_tensor", "exp_max_tensor"):
         assert (arguments[name][5:] == 7).all()
@@ -441,7 +427,7 @@ def test_rows_beyond_the_shape_stay_untouched():
 def test_a_first_tile_needs_no_carried_state():
     arguments = call(update=False, exp_max_tensor=None, in_exp_sum_tensor=None, in_max_tensor=None)
     result = expected(arguments)
-    run_exactly(arguments)
+    softmax_flash_v2(**arguments)
     assert_gives(arguments, result)
 
 
@@ -450,21 +436,21 @@ def test_read_only_inputs_are_fine():
     for name in ("src_tensor", "in_exp_sum_tensor", "in_max_tensor"):
         arguments[name].flags.writeable = False
     result = expected(arguments)
-    run_exactly(arguments)
+    softmax_flash_v2(**arguments)
     assert_gives(arguments, result)
 
 
 def test_shape_info_with_a_zero_takes_the_shape_of_the_source():
     arguments = call((8, 128), softmax_shape_info=SoftMaxShapeInfo(0, 128, 8, 100))
     result = expected(arguments | {"softmax_shape_info": None})
-    run_exactly(arguments)
+    softmax_flash_v2(**arguments)
     assert_gives(arguments, result)
 
 
 def test_mismatched_tiling_is_recomputed_when_the_operator_checks_it():
     arguments = call((16, 512), tiling=SoftmaxTiling(8, 512, 4096))
     result = expected(arguments)
-    run_exactly(arguments)
+    softmax_flash_v2(**arguments)
     assert_gives(arguments, result)
 
 
@@ -473,11 +459,11 @@ def test_constant_shape_decides_on_basic_block_and_columns():
     arguments = call(shape, update=False, config=SoftmaxConfig(True, *shape))
     arguments["tiling"] = softmax_flash_v2_tiling(shape, 2, 4, 37120, is_basic_block=True)
     arguments["src_tensor"][:] = -((37 * np.arange(1024)) % 101) / 16.0
-    run_exactly(arguments)
+    softmax_flash_v2(**arguments)
     assert set(arguments["exp_sum_tensor"].view(np.uint32).flat) == {0x4327DC4D}
     arguments = call((8, 144), config=SoftmaxConfig(True, 8, 130))
     result = expected(arguments | {"softmax_shape_info": SoftMaxShapeInfo(8, 144, 8, 130)})
-    run_exactly(arguments)
+    softmax_flash_v2(**arguments)
     assert_gives(arguments, result)
 
 

@@ -65,7 +65,6 @@ def run_kernel(
     band: Band,
     scale: float,
     threads: int | None = None,
-    exact_exp: bool = False,
     progress: Progress | None = None,
 ) -> KernelRun:
     """Run the tiled kernel on checked tensors.
@@ -82,8 +81,6 @@ def run_kernel(
         Factor of the scores, rounded to the data type of the policy here.
     threads : int, optional
         Worker threads; by default as many as Numba is set to use. Never changes a bit of the result.
-    exact_exp : bool
-        Correctly rounded exponentials instead of the fast ones within 1 ulp; several times slower.
     progress : callable, optional
     """
     from tilesim.kernels import attention as kernel
@@ -92,7 +89,7 @@ def run_kernel(
     batch, heads, seq_q, depth = q.shape
     kv_heads, seq_kv, width = k.shape[1], k.shape[2], v.shape[3]
     q, k, v = (x.reshape(x.shape[0] * x.shape[1], *x.shape[2:]) for x in (q, k, v))
-    numerics = _numerics(tile, policy, scale, exact_exp)
+    numerics = _numerics(tile, policy, scale)
     sight = kernel.Sight(seq_kv - seq_q, band.left, band.right, seq_kv)
     workers = _worker_count(threads, 2 * batch * heads * seq_q * seq_kv * (depth + width))
     kv_tile = min(tile.kv_tile, seq_kv)
@@ -143,7 +140,7 @@ def warm_up() -> float:
     return time.perf_counter() - start
 
 
-def _numerics(tile: Tile, policy: Precision, scale: float, exact_exp: bool) -> Any:
+def _numerics(tile: Tile, policy: Precision, scale: float) -> Any:
     from tilesim.kernels import rounding, softmax
 
     kinds = {"float": rounding.FLOAT_KIND, "half": rounding.HALF_KIND, "bfloat16": rounding.BFLOAT16_KIND}
@@ -151,10 +148,10 @@ def _numerics(tile: Tile, policy: Precision, scale: float, exact_exp: bool) -> A
     basic = is_basic_block(tile.softmax_rows, tile.kv_tile, policy.data.itemsize)
     return softmax.Numerics(
         scale=np.float32(rounding.round_even(np.float32(scale), data_kind)),
+        score_kind=data_kind,
         data_kind=data_kind,
         state_kind=kinds[policy.state.name],
         sum_form=softmax.BASIC_SUM if basic else softmax.GENERIC_SUM,
-        exact_exp=exact_exp,
         guard_empty=True,
     )
 

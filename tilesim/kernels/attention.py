@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tilesim.kernels._jit import jit, jit_apart
-from tilesim.kernels.chunks import CHUNK, scale_chunk
 from tilesim.kernels.counter import DONE_TASKS, NEXT_TASK, fetch_add
 from tilesim.kernels.packing import Packed
 from tilesim.kernels.rounding import round_array, round_away, round_even
+from tilesim.kernels.rows import CHUNK
 from tilesim.kernels.softmax import BASIC_SUM, Numerics, RowState, TileShape, softmax_tile
 from tilesim.kernels.vector import MICRO_ROWS, PANEL_COLUMNS, multiply_block, padded_columns
 
@@ -121,20 +121,6 @@ def _multiply_visible(group: Group, scores: Any, rows: Any, values: Any, low: An
 
 
 @jit
-def _scale(group: Group, scores: Any, rows: Any, numerics: Numerics) -> None:
-    """Round the QK products to the data kind, scale them, round again: the visible columns of each row."""
-    kind, scale = numerics.data_kind, numerics.scale
-    for row in range(rows):
-        first = row * group.stride
-        at, end = first + group.start[row], first + group.stop[row]
-        whole = (end - at) // CHUNK * CHUNK
-        for chunk in range(at, at + whole, CHUNK):
-            scale_chunk(scores, chunk, scale, kind)
-        for i in range(at + whole, end):
-            scores[i] = round_even(np.float32(round_even(scores[i], kind) * scale), kind)
-
-
-@jit
 def _accumulate(block: Block, first_row: Any, rows: Any, group: Group, update: Any, kind: Any) -> None:
     """Add the tile's PV product, rounded, to the rescaled accumulator."""
     width = group.width
@@ -170,7 +156,6 @@ def _group_tile(
     _multiply(products, group.stride, queries, block.depth, keys, panel_size, panels, block.depth)
 
     scores = group.strip[low - tile_panel * PANEL_COLUMNS :]
-    _scale(group, scores, rows, numerics)
     # A basic block counts whole chunks: the columns behind the last key are masked, not left out.
     counted = padded_chunks(columns) if numerics.sum_form == BASIC_SUM else columns
     shape = TileShape(group.stride, rows, counted, counted)
@@ -258,7 +243,7 @@ def scratch_size(kv_tile: Any, seq_kv: Any, block_rows: Any, depth: Any, head_di
     """Return the float32 elements of scratch one worker needs for tasks of up to `block_rows` rows."""
     padded_rows = (block_rows + GROUP_ROWS - 1) // GROUP_ROWS * GROUP_ROWS
     width = padded_columns(head_dim_v)
-    return GROUP_ROWS * (strip_stride(kv_tile, seq_kv) + width) + padded_rows * (depth + width)
+    return GROUP_ROWS * (strip_stride(kv_tile, seq_kv) + width) + padded_rows * (depth + width) + CHUNK
 
 
 @jit_apart

@@ -1,77 +1,58 @@
-"""The exponential of float values: within 1 ulp of the correctly rounded result, vectorisable.
+"""The exponential of float values, correctly rounded but for about one argument in ten million.
 
-Range reduction to ``n * ln 2 + r`` with ``|r| <= ln 2 / 2``, a polynomial of degree 6 and a scaling by
-``2^n`` in two steps, so that results below the smallest normal number are kept (gradual underflow).
-No fused multiply-add is used: every machine gives the same bits.
+The argument is widened to float64 and reduced to ``n * ln 2 + r`` with ``|r| <= ln 2 / 2``; a polynomial of
+degree 9 gives e^r with a relative error below 2^-45, which is scaled by 2^n and rounded once to float.
+Results below the smallest normal number are kept (gradual underflow). The few misrounded results are next
+to the right one.
 """
 
 from __future__ import annotations
 
-import math
-from typing import Any
-
-import numpy as np
-
-from tilesim.kernels._jit import jit
 from tilesim.kernels.expression import Value, scalar_function, where
 
 LOG2_E = 1.4426950408889634
-LN2_HIGH = 0.693359375
-"""ln 2 to 9 bits, so that its product with any |n| < 2^15 is exact."""
-LN2_LOW = -2.1219444e-4
+LN2 = 0.6931471805599453
 
-C2 = 0.49999994
-C3 = 0.16666521
-C4 = 0.04166839
-C5 = 0.008368716
-C6 = 0.0013814602
-"""Minimax coefficients of (e^r - 1 - r) / r^2, relative error of e^r below 2^-29."""
+C2, C3, C4, C5, C6, C7, C8, C9 = (
+    0.49999999999663236,
+    0.1666666666726718,
+    0.04166666696295472,
+    0.008333333094493564,
+    0.0013888811019212941,
+    0.00019841539552076064,
+    2.488087393563536e-05,
+    2.74930010372442e-06,
+)
+"""Minimax coefficients of e^r = 1 + r + C2 r^2 + ... on |r| <= ln 2 / 2."""
 
-UNDERFLOW = -126.0
-"""Below this every result is zero; also keeps the exponent arithmetic in range."""
-OVERFLOW = 126.0
+LIMIT = 200.0
+"""Beyond it on either side the result is 0 or infinite; keeps the exponent arithmetic in range."""
 
-# Adding 1.5 * 2^23 rounds to an integer n that then stands in the low bits; the extra 191 or 63 makes those
-# bits the exponent field of 2^(n + 64) or 2^(n - 64).
-SHIFT_DOWN = 12582912.0 + 191.0
-SHIFT_UP = 12582912.0 + 63.0
-SCALE_DOWN = 2.0**-64
-SCALE_UP = 2.0**64
+SHIFT = 1.5 * 2.0**52
+"""Adding it rounds to an integer n that then stands in the low bits."""
 
 
-def _exp_scaled(d: Value, shift: float, scale: float) -> Value:
-    shifted = d * LOG2_E + shift
-    n = shifted - shift
-    r = (d - n * LN2_HIGH) - n * LN2_LOW
+def _exp(x: Value) -> Value:
+    d = x.widened()
+    shifted = d.times_plus(LOG2_E, SHIFT)
+    n = shifted - SHIFT
+    r = n.times_plus(-LN2, d)
     square = r * r
-    low, high = r * C3 + C2, r * C5 + C4
-    q = (square * C6 + high) * square + low
-    p = (q * square + r) + 1.0
-    power = (shifted.bits() << 23).floats()
-    return (p * power) * scale
+    low = square.times_plus(r.times_plus(C3, C2), r)
+    middle, high = r.times_plus(C5, C4), r.times_plus(C7, C6)
+    upper = square.times_plus(square.times_plus(r.times_plus(C9, C8), high), middle)
+    p = (square * square).times_plus(upper, low) + 1.0
+    return (p.bits() + (shifted.bits() << 52)).floats().narrowed()
 
 
-def exp_nonpositive_formula(d: Value) -> Value:
-    """Return e^d for d <= 0, -inf or NaN."""
-    return _exp_scaled(where(d.compare("<", UNDERFLOW), UNDERFLOW, d), SHIFT_DOWN, SCALE_DOWN)
+def exp_nonpositive_formula(x: Value) -> Value:
+    """Return e^x for x <= 0, -inf or NaN."""
+    return _exp(where(x.compare("<", -LIMIT), -LIMIT, x))
 
 
-def exp_positive_formula(d: Value) -> Value:
-    """Return e^d for d >= 0, inf or NaN."""
-    return _exp_scaled(where(d.compare(">", OVERFLOW), OVERFLOW, d), SHIFT_UP, SCALE_UP)
+def exp_formula(x: Value) -> Value:
+    """Return e^x for any x: exp(-inf) = 0, exp(0) = 1, exp(inf) = inf, NaN for NaN."""
+    return exp_nonpositive_formula(where(x.compare(">", LIMIT), LIMIT, x))
 
 
-exp_nonpositive = scalar_function(exp_nonpositive_formula)
-exp_positive = scalar_function(exp_positive_formula)
-
-
-@jit
-def exp_any(d: Any) -> Any:
-    """Return e^d for any d: exp(-inf) = 0, exp(0) = 1, exp(inf) = inf, NaN for NaN."""
-    return exp_positive(d) if d > np.float32(0.0) else exp_nonpositive(d)
-
-
-@jit
-def exp_exact(d: Any) -> Any:
-    """Return e^d correctly rounded, by way of float64."""
-    return np.float32(math.exp(np.float64(d)))
+exp_any = scalar_function(exp_formula)

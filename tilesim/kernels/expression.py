@@ -14,13 +14,20 @@ from llvmlite import ir
 from numba import types
 
 from tilesim.kernels._jit import intrinsic
+from tilesim.kernels.processor import BLOCK
 
 _FLOAT = ir.FloatType()
+_DOUBLE = ir.DoubleType()
 _INT = ir.IntType(32)
+_INT64 = ir.IntType(64)
+
+
+def _element(kind: Any) -> Any:
+    return getattr(kind, "element", kind)
 
 
 def _is_float(kind: Any) -> bool:
-    return bool(getattr(kind, "element", kind) == _FLOAT)
+    return _element(kind) in (_FLOAT, _DOUBLE)
 
 
 def _like(kind: Any, element: Any) -> Any:
@@ -28,7 +35,7 @@ def _like(kind: Any, element: Any) -> Any:
 
 
 class Value:
-    """A float32 or int32 number, or a vector of them, under construction."""
+    """A number under construction, or a vector of them: float32, float64, int32, int64 or truth values."""
 
     def __init__(self, builder: Any, value: Any) -> None:
         self.builder = builder
@@ -67,6 +74,19 @@ class Value:
     def __rshift__(self, other: int) -> Value:
         return self._emit(None, "lshr", other)
 
+    def times_plus(self, factor: Value | float, summand: Value | float) -> Value:
+        """Return ``self * factor + summand``, rounded once where the processor can, else twice."""
+        if not BLOCK.fused:
+            return self * factor + summand
+        kind = self.ir.type
+        number = "f32" if _element(kind) == _FLOAT else "f64"
+        suffix = f"v{kind.count}{number}" if isinstance(kind, ir.VectorType) else number
+        module, name = self.builder.module, f"llvm.fma.{suffix}"
+        fma = module.globals.get(name) or ir.Function(module, ir.FunctionType(kind, [kind] * 3), name)
+        return Value(
+            self.builder, self.builder.call(fma, [self.ir, self._other(factor), self._other(summand)])
+        )
+
     def compare(self, relation: str, other: Value | float) -> Value:
         """Return a truth value; comparisons with NaN are false except ``!=``."""
         if not _is_float(self.ir.type):
@@ -75,12 +95,22 @@ class Value:
         return Value(self.builder, compare(relation, self.ir, self._other(other)))
 
     def bits(self) -> Value:
-        """Return the bits of floats as int32."""
-        return Value(self.builder, self.builder.bitcast(self.ir, _like(self.ir.type, _INT)))
+        """Return the bits of floats as integers of the same size."""
+        integer = _INT if _element(self.ir.type) == _FLOAT else _INT64
+        return Value(self.builder, self.builder.bitcast(self.ir, _like(self.ir.type, integer)))
 
     def floats(self) -> Value:
-        """Return the floats with these int32 bits."""
-        return Value(self.builder, self.builder.bitcast(self.ir, _like(self.ir.type, _FLOAT)))
+        """Return the floats with these bits."""
+        number = _FLOAT if _element(self.ir.type) == _INT else _DOUBLE
+        return Value(self.builder, self.builder.bitcast(self.ir, _like(self.ir.type, number)))
+
+    def widened(self) -> Value:
+        """Return float32 numbers as float64."""
+        return Value(self.builder, self.builder.fpext(self.ir, _like(self.ir.type, _DOUBLE)))
+
+    def narrowed(self) -> Value:
+        """Return float64 numbers rounded to float32, ties to even."""
+        return Value(self.builder, self.builder.fptrunc(self.ir, _like(self.ir.type, _FLOAT)))
 
     def lanes(self, indices: list[int]) -> Value:
         """Return the vector of the given lanes."""

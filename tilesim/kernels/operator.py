@@ -12,6 +12,7 @@ import numpy as np
 from tilesim.kernels._jit import jit
 from tilesim.kernels.expression import Value, scalar_function, where
 from tilesim.kernels.rounding import HALF_KIND
+from tilesim.kernels.rows import CHUNK
 from tilesim.kernels.softmax import Numerics, RowState, TileShape, softmax_tile
 
 ROWS = 8
@@ -144,7 +145,7 @@ def softmax_operator(
     in_exp_sum, in_max = carried
     data, kept = numerics.data_kind, numerics.state_kind
     lanes = shape.state_lanes
-    scores = np.empty(ROWS * shape.columns, np.float32)
+    scores = np.empty(ROWS * shape.columns + CHUNK, np.float32)
     small = np.zeros(4 * ROWS, np.float32)
     state = RowState(small[:ROWS], small[ROWS : 2 * ROWS], small[2 * ROWS : 3 * ROWS], small[3 * ROWS :])
     start = np.zeros(ROWS, np.int64)

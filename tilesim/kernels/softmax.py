@@ -12,17 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tilesim.kernels._jit import jit, jit_apart
-from tilesim.kernels.chunks import (
-    CHUNK,
-    WIDE,
-    add_chunk,
-    exp_chunk,
-    fold_chunk,
-    max_chunk,
-    store_probabilities,
-)
-from tilesim.kernels.exp import exp_any, exp_exact, exp_nonpositive
+from tilesim.kernels.exp import exp_any
 from tilesim.kernels.rounding import round_away
+from tilesim.kernels.rows import CHUNK, exp_and_sum, fold_lanes, scale_and_max, sum_of_eight
 
 GENERIC_SUM = 0
 BASIC_SUM = 1
@@ -35,23 +27,23 @@ class Numerics(NamedTuple):
     Attributes
     ----------
     scale : float32
-        Factor of the scores, rounded to the data kind.
+        Factor of the scores, rounded to the score kind.
+    score_kind : int
+        Kind to which scores are rounded before and after they are scaled; a kind of `rounding.py`.
     data_kind, state_kind : int
-        Kinds of `rounding.py`.
+        Kinds of probabilities and exp_max, and of row maximum and sum.
     sum_form : int
         `GENERIC_SUM` or `BASIC_SUM`.
-    exact_exp : bool
-        Whether exp is correctly rounded, through float64, instead of the fast one within 1 ulp.
     guard_empty : bool
         Whether a row whose maximum is -inf gives zeros (as attention defines it) or NaN (as the operator's
         arithmetic does).
     """
 
     scale: Any
+    score_kind: Any
     data_kind: Any
     state_kind: Any
     sum_form: Any
-    exact_exp: Any
     guard_empty: Any
 
 
@@ -93,20 +85,17 @@ class RowState(NamedTuple):
     tile_max: Any
 
 
-class Work(NamedTuple):
-    """Scratch for one row: float32 arrays of 64.
+class Sums(NamedTuple):
+    """Scratch for one row: float32 arrays of 64 and of 16.
 
     Attributes
     ----------
-    chunk : array
-        Exponentials of 64 columns.
     lanes : array
-        Running maxima, then partial sums.
+        Partial sums.
     eights : array
         Sums of eight.
     """
 
-    chunk: Any
     lanes: Any
     eights: Any
 
@@ -120,90 +109,41 @@ def _larger(x: Any, y: Any) -> Any:
 
 
 @jit
-def _row_max(scores: Any, first: Any, count: Any, lanes: Any) -> Any:
-    lanes[:WIDE] = -np.inf
-    whole = count // CHUNK * CHUNK
-    for at in range(first, first + whole, CHUNK):
-        max_chunk(scores, at, lanes)
-    for lane in range(count - whole):
-        lanes[lane % WIDE] = _larger(scores[first + whole + lane], lanes[lane % WIDE])
-    width = WIDE // 2
-    while width > 0:
-        for lane in range(width):
-            lanes[lane] = _larger(lanes[lane], lanes[lane + width])
-        width //= 2
-    return lanes[0]
-
-
-@jit_apart
-def _careful_chunk(
-    scores: Any, first: Any, base: Any, count: Any, start: Any, stop: Any, maximum: Any, numerics: Numerics,
-    chunk: Any,
-) -> None:  # fmt: skip
-    """Turn a chunk with masked or missing columns into probabilities; exponentials stay in `chunk`."""
-    for lane in range(CHUNK):
-        column = base + lane
-        chunk[lane] = 0.0
-        if start <= column and column < stop and lane < count:
-            x = np.float32(scores[first + column] - maximum)
-            chunk[lane] = exp_exact(x) if numerics.exact_exp else exp_nonpositive(x)
-        if lane < count:
-            scores[first + column] = round_away(chunk[lane], numerics.data_kind)
-
-
-@jit
-def _reduce(values: Any, eights: Any) -> Any:
-    """Reduce 64 numbers to one, 8 to 1 twice."""
-    fold_chunk(values, 0, eights, 0)
-    eights[8:] = 0.0
-    fold_chunk(eights, 0, eights, 0)
-    return eights[0]
+def _clip(chunks: Any, low: Any, high: Any) -> Any:
+    first = min(max(chunks[0], low), high)
+    return first, max(min(chunks[1], high), first)
 
 
 @jit
 def _row_sum(
-    scores: Any, first: Any, counted: Any, start: Any, stop: Any, maximum: Any, numerics: Numerics, work: Work
-) -> Any:
+    scores: Any, first: Any, chunks: Any, visible: Any, counted: Any, maximum: Any, numerics: Numerics,
+    sums: Sums,
+) -> Any:  # fmt: skip
     """Replace the scores by probabilities and return their ordered, unrounded sum.
 
     From 512 columns on the first 512 are reduced 8 to 1 into 64 lanes; other chunks of 64 are added to the
     lanes one after the other; the lanes are reduced 8 to 1 twice. A basic block of 1,024 columns reduces all
     its columns 8 to 1 twice and adds the two halves. Zeros of masked columns change no sum.
     """
-    chunk, lanes, eights = work
-    for lane in range(CHUNK):
-        lanes[lane] = 0.0
-    chunks = (counted + CHUNK - 1) // CHUNK
-    halves = numerics.sum_form == BASIC_SUM and chunks == 16
+    lanes, eights = sums
+    kind = numerics.data_kind
+    lanes[:] = 0.0
+    halves = numerics.sum_form == BASIC_SUM and counted > 15 * CHUNK and counted <= 16 * CHUNK
     folded = 8 if counted >= 8 * CHUNK else 0
-    for index in range(chunks):
-        base = index * CHUNK
-        count = min(CHUNK, counted - base)
-        masked = base >= stop or base + count <= start
-        careful = numerics.exact_exp or count < CHUNK or base < start or base + count > stop
-        fold_to = 8 * index if index < folded else -1
-        fold_to = 8 * (index % 8) if halves else fold_to
-        if masked:
-            chunk[:] = 0.0
-            scores[first + base : first + base + count] = 0.0
-        elif careful:
-            _careful_chunk(scores, first, base, count, start, stop, maximum, numerics, chunk)
-        else:
-            exp_chunk(scores, first + base, maximum, chunk)
-            store_probabilities(chunk, scores, first + base, numerics.data_kind)
-        if fold_to >= 0:
-            fold_chunk(chunk, 0, lanes, fold_to)
-        else:
-            add_chunk(chunk, lanes)
-        if halves and index % 8 == 7:
-            fold_chunk(lanes, 0, eights, index // 8 * 8)
+    folding = _clip(chunks, 0, folded)
+    exp_and_sum(scores, first, folding, visible, counted, maximum, kind, lanes, 0)
     if halves:
+        fold_lanes(lanes, eights, 0)
         lanes[:] = 0.0
+    rest = _clip(chunks, folded, 1 << 40)
+    exp_and_sum(scores, first, rest, visible, counted, maximum, kind, lanes, 8 if halves else -1)
+    if halves:
+        fold_lanes(lanes, eights, 8)
         for lane in range(8):
-            lanes[lane] = np.float32(eights[lane] + eights[lane + 8])
-        fold_chunk(lanes, 0, eights, 0)
-        return eights[0]
-    return _reduce(lanes, eights)
+            eights[lane] = np.float32(eights[lane] + eights[lane + 8])
+    else:
+        fold_lanes(lanes, eights, 0)
+    return sum_of_eight(eights)
 
 
 @jit_apart
@@ -222,10 +162,11 @@ def softmax_tile(
     Parameters
     ----------
     scores : float32 array (1-D)
-        Rows of the tile; afterwards exp(score - maximum) rounded to the data kind.
+        Rows of the tile, at least 64 elements of storage behind the last; afterwards exp(score - maximum)
+        rounded to the data kind.
     shape : TileShape
     start, stop : int64 arrays
-        Columns each row sees; the others are not read and get probability zero.
+        Columns each row sees; the others get probability zero, whatever they hold.
     update : bool
         Whether a state is carried in; without it neither `carried` nor ``state.exp_max`` is touched.
     numerics : Numerics
@@ -233,23 +174,24 @@ def softmax_tile(
         Row maximum and row sum of the tiles before; may be the arrays of `state`.
     state : RowState
     """
-    storage = np.empty(3 * CHUNK, np.float32)
-    work = Work(storage[:CHUNK], storage[CHUNK : 2 * CHUNK], storage[2 * CHUNK :])
+    sums = Sums(np.empty(CHUNK, np.float32), np.empty(16, np.float32))
     in_max, in_sum = carried
     for row in range(shape.rows):
         first = row * shape.stride
-        own_max = _row_max(scores, first + start[row], max(stop[row] - start[row], 0), work.lanes)
+        low, high = start[row], max(start[row], stop[row])
+        chunks = (low // CHUNK, (high + CHUNK - 1) // CHUNK if high > low else low // CHUNK)
+        own_max = scale_and_max(scores, first, chunks, low, high, numerics.scale, numerics.score_kind)
         state.tile_max[row] = own_max
         maximum = _larger(in_max[row], own_max) if update else own_max
         subtracted = np.float32(0.0) if numerics.guard_empty and maximum == -np.inf else maximum
-        total = _row_sum(scores, first, shape.counted, start[row], stop[row], subtracted, numerics, work)
+        scores[first : first + chunks[0] * CHUNK] = 0.0
+        scores[first + chunks[1] * CHUNK : first + shape.counted] = 0.0
+        total = _row_sum(scores, first, chunks, (low, high), shape.counted, subtracted, numerics, sums)
         for column in range(shape.counted, shape.columns):
-            x = np.float32(scores[first + column] - subtracted)
-            p = exp_exact(x) if numerics.exact_exp else exp_any(x)
+            p = exp_any(np.float32(scores[first + column] - subtracted))
             scores[first + column] = round_away(p, numerics.data_kind)
         if update:
-            shift = np.float32(in_max[row] - subtracted)
-            rescale = exp_exact(shift) if numerics.exact_exp else exp_nonpositive(shift)
+            rescale = exp_any(np.float32(in_max[row] - subtracted))
             total = np.float32(np.float32(rescale * in_sum[row]) + total)
             state.exp_max[row] = round_away(rescale, numerics.data_kind)
         state.max[row] = round_away(maximum, numerics.state_kind)

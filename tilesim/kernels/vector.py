@@ -7,59 +7,14 @@ multiply-adds whatever the block sizes are.
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
-from llvmlite import binding, ir
-from numba import config, types
+from llvmlite import ir
+from numba import types
 
 from tilesim.kernels._jit import intrinsic, jit
+from tilesim.kernels.processor import BLOCK
 
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class RegisterBlock:
-    """How the sums of one micro-kernel lie in vector registers.
-
-    Attributes
-    ----------
-    lanes : int
-        float32 elements of one vector register.
-    rows, vectors : int
-        Rows, and vectors a row, of the block of sums.
-    fused : bool
-        Whether the processor multiplies and adds in one instruction; without it a fused operation is a slow
-        library call, so product and sum are then rounded apart.
-    """
-
-    lanes: int
-    rows: int
-    vectors: int
-    fused: bool
-
-
-def _target_features() -> set[str]:
-    """Return the features Numba compiles for: its CPU_NAME and CPU_FEATURES settings win over the host."""
-    settings: Any = config
-    if settings.CPU_FEATURES is not None:
-        names = str(settings.CPU_FEATURES).split(",")
-        return {name[1:] for name in names if name.startswith("+")}
-    if settings.CPU_NAME not in (None, "", "host", binding.get_host_cpu_name()):
-        return set()
-    return {name for name, present in binding.get_host_cpu_features().items() if present}
-
-
-def _register_block() -> RegisterBlock:
-    features = _target_features()
-    if "avx512f" in features:
-        return RegisterBlock(lanes=16, rows=8, vectors=2, fused=True)
-    if "avx2" in features and "fma" in features:
-        return RegisterBlock(lanes=8, rows=4, vectors=2, fused=True)
-    if "neon" in features:
-        return RegisterBlock(lanes=4, rows=4, vectors=4, fused=True)
-    return RegisterBlock(lanes=4, rows=2, vectors=2, fused=False)
-
-
-BLOCK = _register_block()
 MICRO_ROWS = BLOCK.rows
 PANEL_COLUMNS = BLOCK.lanes * BLOCK.vectors
 """Columns of one packed panel: what one micro-kernel call covers."""

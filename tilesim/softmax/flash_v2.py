@@ -137,8 +137,8 @@ def softmax_flash_v2(
     _run(operands, options)
 
 
-def _run(operands: Operands, options: Options, exact_exp: bool = False) -> None:
-    """Check a call and run it; `exact_exp` takes the correctly rounded exp instead of the fast one."""
+def _run(operands: Operands, options: Options) -> None:
+    """Check a call and run it."""
     plan = plan_call(layouts_of(operands), options)
     check_memory(operands)
     dst, exp_sum, row_max, src, exp_max, in_exp_sum, in_max, _, reduce_max = operands
@@ -159,7 +159,7 @@ def _run(operands: Operands, options: Options, exact_exp: bool = False) -> None:
             flat_sum if in_exp_sum is exp_sum else _flat_input(in_exp_sum),
             flat_max if in_max is row_max else _flat_input(in_max),
         )
-    kernel, settings = _kernel(plan, update, write_reduce_max, exact_exp)
+    kernel, settings = _kernel(plan, update, write_reduce_max)
     kernel(outputs, flat_dst if src is dst else _flat_input(src), states, *settings)
 
 
@@ -174,7 +174,7 @@ def _flat_input(array: Array) -> Array:
 
 
 @functools.lru_cache(maxsize=512)
-def _kernel(plan: Plan, update: bool, write_reduce_max: bool, exact_exp: bool) -> tuple[Any, tuple[Any, ...]]:
+def _kernel(plan: Plan, update: bool, write_reduce_max: bool) -> tuple[Any, tuple[Any, ...]]:
     """Return the compiled operator and what it takes besides the operands."""
     from tilesim.kernels import rounding, softmax
     from tilesim.kernels.operator import StoredShape, softmax_operator
@@ -191,10 +191,10 @@ def _kernel(plan: Plan, update: bool, write_reduce_max: bool, exact_exp: bool) -
     )
     numerics = softmax.Numerics(
         scale=np.float32(1.0),
+        score_kind=rounding.FLOAT_KIND,
         data_kind=kinds[0],
         state_kind=kinds[1],
         sum_form=softmax.BASIC_SUM if plan.basic else softmax.GENERIC_SUM,
-        exact_exp=exact_exp,
         guard_empty=False,
     )
     return softmax_operator, (shape, update, write_reduce_max, numerics)

@@ -1,0 +1,328 @@
+"""Passes over one row of scores in chunks of 64 columns, emitted for vector registers.
+
+A row lies in a flat float32 array from element `first` on. It sees the columns ``start ... stop - 1``;
+passes run over the chunks that hold one of them, and columns that the row does not see are masked there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+
+from tilesim.kernels._jit import intrinsic, jit
+from tilesim.kernels.exp import exp_nonpositive_formula
+from tilesim.kernels.expression import Value, where
+from tilesim.kernels.processor import BLOCK
+from tilesim.kernels.rounding import (
+    BFLOAT16_KIND,
+    HALF_KIND,
+    bfloat16_away_formula,
+    bfloat16_even_formula,
+    half_away_probability_formula,
+    half_even_formula,
+)
+from tilesim.kernels.vector import element_pointer
+
+CHUNK = 64
+"""float lanes of one 256-byte repeat of the vector core: the unit in which rows are reduced."""
+
+_LANES = BLOCK.lanes
+_PARTS = CHUNK // _LANES
+_FLOAT = ir.FloatType()
+_INT = ir.IntType(32)
+_INDEX = ir.IntType(64)
+_VECTOR = ir.VectorType(_FLOAT, _LANES)
+_INTEGERS = ir.VectorType(_INT, _LANES)
+
+
+def _place(builder: Any, pointer: Any, first: int, count: int) -> Any:
+    place = builder.gep(pointer, [_INDEX(first)])
+    return builder.bitcast(place, ir.VectorType(_FLOAT, count).as_pointer())
+
+
+def _load(builder: Any, pointer: Any, first: int, count: int = _LANES) -> Value:
+    vector = ir.VectorType(_FLOAT, count)
+    return Value(builder, builder.load(_place(builder, pointer, first, count), align=4, typ=vector))
+
+
+def _store(value: Value, pointer: Any, first: int) -> None:
+    builder = value.builder
+    builder.store(value.ir, _place(builder, pointer, first, value.ir.type.count), align=4)
+
+
+def _load_chunk(builder: Any, pointer: Any) -> list[Value]:
+    return [_load(builder, pointer, part * _LANES) for part in range(_PARTS)]
+
+
+def _store_chunk(values: list[Value], pointer: Any) -> None:
+    for part, value in enumerate(values):
+        _store(value, pointer, part * _LANES)
+
+
+def _spread(builder: Any, scalar: Any, kind: Any = _VECTOR) -> Value:
+    one = builder.bitcast(scalar, ir.VectorType(kind.element, 1))
+    return Value(builder, one).lanes([0] * _LANES)
+
+
+class _Slots:
+    """Stack slots for the vectors of a chunk, which the compiler turns into registers."""
+
+    def __init__(self, builder: Any, count: int = _PARTS) -> None:
+        self.builder = builder
+        self.slots = [cgutils.alloca_once(builder, _VECTOR) for _ in range(count)]
+
+    def set(self, values: list[Value]) -> None:
+        for slot, value in zip(self.slots, values, strict=True):
+            self.builder.store(value.ir, slot)
+
+    def get(self) -> list[Value]:
+        return [Value(self.builder, self.builder.load(slot, typ=_VECTOR)) for slot in self.slots]
+
+
+def _below(builder: Any, bound: Any, base: Any) -> list[Value]:
+    """Return, for the columns of the chunk at `base`, whether each is below a bound."""
+    left = _spread(builder, builder.trunc(builder.sub(bound, base), _INT), _INTEGERS)
+    columns = [
+        Value(builder, ir.Constant(_INTEGERS, [part * _LANES + lane for lane in range(_LANES)]))
+        for part in range(_PARTS)
+    ]
+    return [column.compare("<", left) for column in columns]
+
+
+def _masked(values: list[Value], start: Any, stop: Any, base: Any, otherwise: float) -> list[Value]:
+    """Return the chunk with `otherwise` in the columns that the row does not see."""
+    builder = values[0].builder
+    before, within = _below(builder, start, base), _below(builder, stop, base)
+    nothing = Value(builder, ir.Constant(_VECTOR, [otherwise] * _LANES))
+    return [
+        where(hidden, nothing, where(seen, value, nothing))
+        for value, hidden, seen in zip(values, before, within, strict=True)
+    ]
+
+
+def _is_whole(builder: Any, base: Any, start: Any, stop: Any) -> Any:
+    """Return whether the row sees all columns of the chunk at `base`."""
+    begins = builder.icmp_signed(">=", base, start)
+    return builder.and_(begins, builder.icmp_signed("<=", builder.add(base, _INDEX(CHUNK)), stop))
+
+
+def _larger(x: Value, y: Value) -> Value:
+    """Return the larger value; NaN if either is."""
+    larger = where(x.compare(">", y), x, y)
+    return where(x.compare("!=", x), x, larger)
+
+
+def _largest(values: Value) -> Value:
+    """Return the largest lane, +0 of both zeros, NaN if any is."""
+    while values.ir.type.count > 1:
+        half = values.ir.type.count // 2
+        x, y = values.lanes(list(range(half))), values.lanes(list(range(half, 2 * half)))
+        zeros = x.compare("==", 0.0) & y.compare("==", 0.0)
+        values = where(zeros, x + y, _larger(x, y))
+    return values
+
+
+def _scale_and_max(formula: Callable[[Value, Value], Value]) -> Any:
+    """Return an intrinsic that puts ``formula(score, scale)`` in place and returns the row maximum."""
+
+    def typed(
+        typing_context: Any, scores: Any, first: Any, chunks: Any, start: Any, stop: Any, scale: Any
+    ) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            array, at, bounds, first_seen, end_seen, factor = args
+            row = element_pointer(context, builder, signature.args[0], array, at)
+            spread = _spread(builder, factor)
+            running = _Slots(builder, 1)
+            running.set([Value(builder, ir.Constant(_VECTOR, [-math.inf] * _LANES))])
+            low, high = cgutils.unpack_tuple(builder, bounds, 2)
+            with cgutils.for_range_slice(builder, low, high, _INDEX(1)) as (chunk, _):
+                base = builder.mul(chunk, _INDEX(CHUNK))
+                place = builder.gep(row, [base])
+                scaled = [formula(score, spread) for score in _load_chunk(builder, place)]
+                _store_chunk(scaled, place)
+                seen = _Slots(builder)
+                seen.set(scaled)
+                partial = builder.not_(_is_whole(builder, base, first_seen, end_seen))
+                with builder.if_then(partial, likely=False):
+                    seen.set(_masked(scaled, first_seen, end_seen, base, -math.inf))
+                maxima = running.get()[0]
+                for score in seen.get():
+                    maxima = _larger(score, maxima)
+                running.set([maxima])
+            largest = _largest(running.get()[0])
+            return builder.extract_element(largest.ir, _INT(0))
+
+        number = types.intp
+        pair = types.UniTuple(number, 2)
+        return types.float32(scores, number, pair, number, number, types.float32), codegen
+
+    return intrinsic(typed)
+
+
+_float_scale_and_max = _scale_and_max(lambda score, scale: score * scale)
+_half_scale_and_max = _scale_and_max(lambda score, scale: half_even_formula(half_even_formula(score) * scale))
+_bfloat16_scale_and_max = _scale_and_max(
+    lambda score, scale: bfloat16_even_formula(bfloat16_even_formula(score) * scale)
+)
+
+
+@jit
+def scale_and_max(scores: Any, first: Any, chunks: Any, start: Any, stop: Any, scale: Any, kind: Any) -> Any:
+    """Round scores to a kind, multiply them by `scale`, round again, in place; return the largest seen.
+
+    Parameters
+    ----------
+    scores : float32 array (1-D)
+    first : int
+        Element at which the row begins.
+    chunks : (int, int)
+        Chunks to run over, the second excluded.
+    start, stop : int
+        Columns that the row sees.
+    scale : float32
+    kind : int
+        Kind of `rounding.py`.
+    """
+    if kind == HALF_KIND:
+        return _half_scale_and_max(scores, first, chunks, start, stop, scale)
+    if kind == BFLOAT16_KIND:
+        return _bfloat16_scale_and_max(scores, first, chunks, start, stop, scale)
+    return _float_scale_and_max(scores, first, chunks, start, stop, scale)
+
+
+def _fold(values: Value) -> Value:
+    """Add each 8 adjacent numbers as the reduction unit does.
+
+    Pairs, pairs of pairs, then both halves: ((a0 + a1) + (a2 + a3)) + ((a4 + a5) + (a6 + a7)).
+    """
+    for _ in range(3):
+        count = values.ir.type.count
+        values = values.lanes(list(range(0, count, 2))) + values.lanes(list(range(1, count, 2)))
+    return values
+
+
+def _concatenate(parts: list[Value]) -> Value:
+    """Return one vector of all parts, whose number is a power of two."""
+    while len(parts) > 1:
+        parts = [left.followed_by(right) for left, right in zip(parts[::2], parts[1::2], strict=True)]
+    return parts[0]
+
+
+def _store_probabilities(builder: Any, values: list[Value], place: Any, kind: Any) -> None:
+    """Store numbers from 0 to 1 rounded to a kind known at run time, ties away from zero."""
+
+    def is_kind(number: int) -> Any:
+        return builder.icmp_signed("==", kind, _INDEX(number))
+
+    with builder.if_else(is_kind(HALF_KIND)) as (half, other):
+        with half:
+            _store_chunk([half_away_probability_formula(p) for p in values], place)
+        with other, builder.if_else(is_kind(BFLOAT16_KIND)) as (bfloat16, single):
+            with bfloat16:
+                _store_chunk([bfloat16_away_formula(p) for p in values], place)
+            with single:
+                _store_chunk(values, place)
+
+
+def _add_to_lanes(builder: Any, values: list[Value], lanes: Any, fold_to: Any) -> None:
+    """Add a chunk to 64 running sums, or put its 8 folded sums at `fold_to` if that is not negative."""
+    with builder.if_else(builder.icmp_signed(">=", fold_to, _INDEX(0))) as (fold, add):
+        with fold:
+            _store(_fold(_concatenate(values)), builder.gep(lanes, [fold_to]), 0)
+        with add:
+            sums = _load_chunk(builder, lanes)
+            _store_chunk([total + value for total, value in zip(sums, values, strict=True)], lanes)
+
+
+@intrinsic
+def exp_and_sum(
+    typing_context: Any,
+    scores: Any,
+    first: Any,
+    chunks: Any,
+    visible: Any,
+    counted: Any,
+    maximum: Any,
+    kind: Any,
+    lanes: Any,
+    fold_from: Any,
+) -> Any:
+    """Turn scores into probabilities, exp(score - maximum), and add them up unrounded.
+
+    Parameters
+    ----------
+    scores, first, chunks
+        As for `scale_and_max`; no score that is seen exceeds `maximum`.
+    visible : (int, int)
+        Columns that the row sees, the second excluded; the others become 0.
+    counted : int
+        Columns of the row; what lies behind is left as it is.
+    maximum : float32
+    kind : int
+        Kind to which probabilities are rounded, ties away from zero.
+    lanes : float32 array of 64
+        Running sums. Chunk c puts its 8 folded sums at ``8 * (c - fold_from)``, or, if `fold_from` is
+        negative, is added lane by lane.
+    fold_from : int
+    """
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        array, at, bounds, seen, end, top, to_kind, sums, fold_origin = args
+        row = element_pointer(context, builder, signature.args[0], array, at)
+        lane = element_pointer(context, builder, signature.args[7], sums, _INDEX(0))
+        maximum = _spread(builder, top)
+        low, high = cgutils.unpack_tuple(builder, bounds, 2)
+        start, stop = cgutils.unpack_tuple(builder, seen, 2)
+        folds = builder.icmp_signed(">=", fold_origin, _INDEX(0))
+        slots = _Slots(builder)
+        with cgutils.for_range_slice(builder, low, high, _INDEX(1)) as (chunk, _):
+            base = builder.mul(chunk, _INDEX(CHUNK))
+            place = builder.gep(row, [base])
+            before = _load_chunk(builder, place)
+            slots.set([exp_nonpositive_formula(score - maximum) for score in before])
+            partial = builder.not_(_is_whole(builder, base, start, stop))
+            with builder.if_then(partial, likely=False):
+                slots.set(_masked(slots.get(), start, stop, base, 0.0))
+            values = slots.get()
+            eights = builder.mul(builder.sub(chunk, fold_origin), _INDEX(8))
+            _add_to_lanes(builder, values, lane, builder.select(folds, eights, _INDEX(-1)))
+            _store_probabilities(builder, values, place, to_kind)
+            behind = builder.icmp_signed(">", builder.add(base, _INDEX(CHUNK)), end)
+            with builder.if_then(behind, likely=False):
+                inside = _below(builder, end, base)
+                stored = _load_chunk(builder, place)
+                _store_chunk([where(*choice) for choice in zip(inside, stored, before, strict=True)], place)
+        return context.get_dummy_value()
+
+    number = types.intp
+    pair = types.UniTuple(number, 2)
+    return types.void(scores, number, pair, pair, number, types.float32, number, lanes, number), codegen
+
+
+@intrinsic
+def fold_lanes(typing_context: Any, lanes: Any, target: Any, target_at: Any) -> Any:
+    """Add each 8 adjacent of 64 numbers as the reduction unit does, into 8 numbers."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        read = element_pointer(context, builder, signature.args[0], args[0], _INDEX(0))
+        write = element_pointer(context, builder, signature.args[1], args[1], args[2])
+        _store(_fold(_concatenate(_load_chunk(builder, read))), write, 0)
+        return context.get_dummy_value()
+
+    return types.void(lanes, target, types.intp), codegen
+
+
+@intrinsic
+def sum_of_eight(typing_context: Any, numbers: Any) -> Any:
+    """Add the first 8 numbers of an array as the reduction unit does."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        read = element_pointer(context, builder, signature.args[0], args[0], _INDEX(0))
+        return builder.extract_element(_fold(_load(builder, read, 0, 8)).ir, _INT(0))
+
+    return types.float32(numbers), codegen
