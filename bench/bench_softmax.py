@@ -78,6 +78,7 @@ def flat(array):
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: f"{shape[0]}x{shape[1]}")
 def test_update_tile(benchmark, shape, combination):
     from tilesim.kernels.operator import StoredShape
+    from tilesim.kernels.rounding import FLOAT_KIND, HALF_KIND
     from tilesim.kernels.softmax import GENERIC_SUM, Numerics
 
     data, state = COMBINATIONS[combination]
@@ -88,8 +89,15 @@ def test_update_tile(benchmark, shape, combination):
     dst, exp_max = np.empty_like(src), np.zeros(rows, TYPES[data])
     out_max, out_sum, tile_max = (np.zeros(rows, TYPES[state]) for _ in range(3))
     outputs = tuple(flat(x) for x in (dst, out_sum, out_max, exp_max, tile_max))
-    kinds = {2: 1, 4: 0}
-    numerics = Numerics(np.float32(1.0), kinds[data], kinds[state], GENERIC_SUM, False, False)
+    kinds = {2: HALF_KIND, 4: FLOAT_KIND}
+    numerics = Numerics(
+        scale=np.float32(1.0),
+        score_kind=FLOAT_KIND,
+        data_kind=kinds[data],
+        state_kind=kinds[state],
+        sum_form=GENERIC_SUM,
+        guard_empty=False,
+    )
     stored = StoredShape(rows, columns, columns, 1, 1)
     arguments = (outputs, flat(src), (flat(in_sum), flat(in_max)), stored, numerics)
     loop, count = compiled_loop(), max(1, 2_000_000 // src.size)

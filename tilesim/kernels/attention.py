@@ -15,10 +15,18 @@ from tilesim.kernels.counter import DONE_TASKS, NEXT_TASK, fetch_add
 from tilesim.kernels.packing import Packed
 from tilesim.kernels.rounding import round_array, round_away, round_even
 from tilesim.kernels.rows import CHUNK
-from tilesim.kernels.softmax import BASIC_SUM, Numerics, RowState, TileShape, softmax_tile
+from tilesim.kernels.softmax import (
+    BASIC_SUM,
+    TILE_ROWS,
+    Numerics,
+    RowState,
+    TileShape,
+    new_work,
+    softmax_tile,
+)
 from tilesim.kernels.vector import MICRO_ROWS, PANEL_COLUMNS, multiply_block, padded_columns
 
-GROUP_ROWS = 8
+GROUP_ROWS = TILE_ROWS
 """Query rows whose scores are computed, turned into probabilities and multiplied with V together."""
 
 
@@ -54,6 +62,8 @@ class Group(NamedTuple):
         Columns of the current tile that each row sees.
     exp_max, tile_max : arrays
         As in `RowState`.
+    work : Work
+        Scratch of the softmax.
     """
 
     strip: Any
@@ -64,6 +74,7 @@ class Group(NamedTuple):
     stop: Any
     exp_max: Any
     tile_max: Any
+    work: Any
 
 
 class Block(NamedTuple):
@@ -162,7 +173,9 @@ def _group_tile(
     row_max = block.row_max[first_row : first_row + rows]
     row_sum = block.row_sum[first_row : first_row + rows]
     state = RowState(row_max, row_sum, group.exp_max, group.tile_max)
-    softmax_tile(scores, shape, group.start, group.stop, update, numerics, (row_max, row_sum), state)
+    softmax_tile(
+        scores, shape, group.start, group.stop, update, numerics, (row_max, row_sum), state, group.work
+    )
 
     if values_finite:
         values = packed.values[(low + least) * PANEL_COLUMNS :]
@@ -278,7 +291,7 @@ def attention_worker(
     partial, storage = rest[: GROUP_ROWS * width], rest[GROUP_ROWS * width :]
     start, stop = np.zeros(GROUP_ROWS, np.int64), np.zeros(GROUP_ROWS, np.int64)
     exp_max, tile_max = np.zeros(GROUP_ROWS, np.float32), np.zeros(GROUP_ROWS, np.float32)
-    group = Group(strip, stride, partial, width, start, stop, exp_max, tile_max)
+    group = Group(strip, stride, partial, width, start, stop, exp_max, tile_max, new_work())
     while True:
         task = fetch_add(counter, NEXT_TASK, 1)
         if task >= tasks.shape[0]:

@@ -1,14 +1,15 @@
 """The exponential of float values, correctly rounded but for about one argument in ten million.
 
-The argument is widened to float64 and reduced to ``n * ln 2 + r`` with ``|r| <= ln 2 / 2``; a polynomial of
-degree 9 gives e^r with a relative error below 2^-45, which is scaled by 2^n and rounded once to float.
-Results below the smallest normal number are kept (gradual underflow). The few misrounded results are next
-to the right one.
+The argument is widened to float64 and reduced by a multiple of ``ln 2`` to ``|r| <= ln 2 / 2``, or, where the
+processor looks up vectors in a table of 16 numbers, by a multiple of ``ln 2 / 16``. A polynomial gives e^r with a
+relative error below 2^-45; the result is scaled by a power of two and rounded once to float. Results below
+the smallest normal number are kept (gradual underflow). The few misrounded results are next to the right one.
 """
 
 from __future__ import annotations
 
-from tilesim.kernels.expression import Value, scalar_function, where
+from tilesim.kernels.expression import Value, lookup, scalar_function, where
+from tilesim.kernels.processor import BLOCK
 
 LOG2_E = 1.4426950408889634
 LN2 = 0.6931471805599453
@@ -25,15 +26,23 @@ C2, C3, C4, C5, C6, C7, C8, C9 = (
 )
 """Minimax coefficients of e^r = 1 + r + C2 r^2 + ... on |r| <= ln 2 / 2."""
 
+STEPS = 16
+POWERS = [2.0 ** (step / STEPS) for step in range(STEPS)]
+D2, D3, D4, D5 = 0.49999999986807636, 0.1666666666386786, 0.04166757475797389, 0.008333485267207936
+"""Minimax coefficients of e^r = 1 + r + D2 r^2 + ... on |r| <= ln 2 / 32."""
+
 LIMIT = 200.0
 """Beyond it on either side the result is 0 or infinite; keeps the exponent arithmetic in range."""
 
 SHIFT = 1.5 * 2.0**52
-"""Adding it rounds to an integer n that then stands in the low bits."""
+"""Adding it rounds to an integer that then stands in the low bits."""
+EXPONENT_MASK = -(1 << 52)
 
 
 def _exp(x: Value) -> Value:
     d = x.widened()
+    if BLOCK.lookup and hasattr(d.ir.type, "count"):
+        return _exp_by_table(d).narrowed()
     shifted = d.times_plus(LOG2_E, SHIFT)
     n = shifted - SHIFT
     r = n.times_plus(-LN2, d)
@@ -43,6 +52,18 @@ def _exp(x: Value) -> Value:
     upper = square.times_plus(square.times_plus(r.times_plus(C9, C8), high), middle)
     p = (square * square).times_plus(upper, low) + 1.0
     return (p.bits() + (shifted.bits() << 52)).floats().narrowed()
+
+
+def _exp_by_table(d: Value) -> Value:
+    shifted = d.times_plus(LOG2_E * STEPS, SHIFT)
+    n = shifted - SHIFT
+    r = n.times_plus(-LN2 / STEPS, d)
+    square = r * r
+    q = square.times_plus(r.times_plus(D5, D4), r.times_plus(D3, D2))
+    less_one = square.times_plus(q, r)
+    power = lookup(POWERS, shifted.bits())
+    p = power.times_plus(less_one, power)
+    return (p.bits() + ((shifted.bits() << 48) & EXPONENT_MASK)).floats()
 
 
 def exp_nonpositive_formula(x: Value) -> Value:

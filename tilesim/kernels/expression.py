@@ -131,6 +131,20 @@ def where(condition: Value, yes: Value | float, no: Value) -> Value:
     return Value(no.builder, no.builder.select(condition.ir, chosen, no.ir))
 
 
+def lookup(table: list[float], index: Value) -> Value:
+    """Return ``table[index & 15]`` for a vector of int64; needs a processor with `RegisterBlock.lookup`."""
+    part, numbers = ir.VectorType(_INT64, 8), ir.VectorType(_DOUBLE, 8)
+    module, name = index.builder.module, "llvm.x86.avx512.vpermi2var.pd.512"
+    kind = ir.FunctionType(numbers, [numbers, part, numbers])
+    function = module.globals.get(name) or ir.Function(module, kind, name)
+    low, high = (ir.Constant(numbers, half) for half in (table[:8], table[8:]))
+    found = [
+        Value(index.builder, index.builder.call(function, [low, index.lanes(list(lanes)).ir, high]))
+        for lanes in (range(first, first + 8) for first in range(0, index.ir.type.count, 8))
+    ]
+    return found[0] if len(found) == 1 else found[0].followed_by(found[1])
+
+
 def larger_int(x: Value, least: int) -> Value:
     """Return the larger of an int32 value and a constant."""
     return where(x.compare("<", least), least, x)

@@ -13,9 +13,9 @@ from tilesim.kernels._jit import jit
 from tilesim.kernels.expression import Value, scalar_function, where
 from tilesim.kernels.rounding import HALF_KIND
 from tilesim.kernels.rows import CHUNK
-from tilesim.kernels.softmax import Numerics, RowState, TileShape, softmax_tile
+from tilesim.kernels.softmax import TILE_ROWS, Numerics, RowState, TileShape, new_work, softmax_tile
 
-ROWS = 8
+ROWS = TILE_ROWS
 """Rows converted at a time, so that they stay in the processor's cache."""
 
 _HALF_BIAS = 112 << 23
@@ -148,6 +148,7 @@ def softmax_operator(
     scores = np.empty(ROWS * shape.columns + CHUNK, np.float32)
     small = np.zeros(4 * ROWS, np.float32)
     state = RowState(small[:ROWS], small[ROWS : 2 * ROWS], small[2 * ROWS : 3 * ROWS], small[3 * ROWS :])
+    work = new_work()
     start = np.zeros(ROWS, np.int64)
     stop = np.full(ROWS, shape.counted, np.int64)
     for top in range(0, shape.rows, ROWS):
@@ -157,7 +158,7 @@ def softmax_operator(
         if update:
             load_states(in_exp_sum, top, lanes, state.sum, rows, kept)
             load_states(in_max, top, lanes, state.max, rows, kept)
-        softmax_tile(scores, tile, start, stop, update, numerics, (state.max, state.sum), state)
+        softmax_tile(scores, tile, start, stop, update, numerics, (state.max, state.sum), state, work)
         store_values(scores, dst, top * shape.columns, rows * shape.columns, data)
         store_states(state.sum, exp_sum, top, lanes, rows, kept)
         store_states(state.max, row_max, top, lanes, rows, kept)

@@ -22,12 +22,15 @@ class RegisterBlock:
     fused : bool
         Whether the processor multiplies and adds in one instruction; without it a fused operation is a slow
         library call, so product and sum are then rounded apart.
+    lookup : bool
+        Whether one instruction looks up a vector of float64 in a table of 16.
     """
 
     lanes: int
     rows: int
     vectors: int
     fused: bool
+    lookup: bool = False
 
 
 def _target_features() -> set[str]:
@@ -44,7 +47,7 @@ def _target_features() -> set[str]:
 def _register_block() -> RegisterBlock:
     features = _target_features()
     if "avx512f" in features:
-        return RegisterBlock(lanes=16, rows=8, vectors=2, fused=True)
+        return RegisterBlock(lanes=16, rows=8, vectors=2, fused=True, lookup=True)
     if "avx2" in features and "fma" in features:
         return RegisterBlock(lanes=8, rows=4, vectors=2, fused=True)
     if "neon" in features:

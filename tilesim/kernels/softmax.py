@@ -85,19 +85,32 @@ class RowState(NamedTuple):
     tile_max: Any
 
 
-class Sums(NamedTuple):
-    """Scratch for one row: float32 arrays of 64 and of 16.
+TILE_ROWS = 8
+"""Rows of one tile at most."""
+
+
+class Work(NamedTuple):
+    """Scratch of one tile: float32 arrays, from `new_work`.
 
     Attributes
     ----------
-    lanes : array
-        Partial sums.
-    eights : array
-        Sums of eight.
+    lanes, eights : arrays of 64 and 16
+        Partial sums of one row, and sums of eight of them.
+    top, total : arrays of `TILE_ROWS`
+        What each row subtracts from its scores, and its sum of exponentials.
     """
 
     lanes: Any
     eights: Any
+    top: Any
+    total: Any
+
+
+@jit
+def new_work() -> Any:
+    """Return scratch for any number of tiles."""
+    lanes, eights = np.zeros(CHUNK, np.float32), np.zeros(16, np.float32)
+    return Work(lanes, eights, np.zeros(TILE_ROWS, np.float32), np.zeros(TILE_ROWS, np.float32))
 
 
 @jit
@@ -117,7 +130,7 @@ def _clip(chunks: Any, low: Any, high: Any) -> Any:
 @jit
 def _row_sum(
     scores: Any, first: Any, chunks: Any, visible: Any, counted: Any, maximum: Any, numerics: Numerics,
-    sums: Sums,
+    work: Work,
 ) -> Any:  # fmt: skip
     """Replace the scores by probabilities and return their ordered, unrounded sum.
 
@@ -125,9 +138,10 @@ def _row_sum(
     lanes one after the other; the lanes are reduced 8 to 1 twice. A basic block of 1,024 columns reduces all
     its columns 8 to 1 twice and adds the two halves. Zeros of masked columns change no sum.
     """
-    lanes, eights = sums
+    lanes, eights = work.lanes, work.eights
     kind = numerics.data_kind
-    lanes[:] = 0.0
+    for lane in range(CHUNK):
+        lanes[lane] = 0.0
     halves = numerics.sum_form == BASIC_SUM and counted > 15 * CHUNK and counted <= 16 * CHUNK
     folded = 8 if counted >= 8 * CHUNK else 0
     folding = _clip(chunks, 0, folded)
@@ -146,6 +160,30 @@ def _row_sum(
     return sum_of_eight(eights)
 
 
+@jit
+def _chunks(start: Any, stop: Any) -> Any:
+    """Return the range of chunks that hold a visible column."""
+    first = start // CHUNK
+    return first, max(first, (stop + CHUNK - 1) // CHUNK) if stop > start else first
+
+
+@jit
+def _mask(scores: Any, first: Any, chunks: Any, counted: Any) -> None:
+    """Put probability 0 into the chunks of a row that hold no visible column."""
+    for column in range(min(chunks[0] * CHUNK, counted)):
+        scores[first + column] = 0.0
+    for column in range(chunks[1] * CHUNK, counted):
+        scores[first + column] = 0.0
+
+
+@jit_apart
+def _exp_padding(scores: Any, shape: TileShape, top: Any, kind: Any) -> None:
+    """Turn the columns that are not counted into probabilities too, as the operator does."""
+    for row in range(shape.rows):
+        for at in range(row * shape.stride + shape.counted, row * shape.stride + shape.columns):
+            scores[at] = round_away(exp_any(np.float32(scores[at] - top[row])), kind)
+
+
 @jit_apart
 def softmax_tile(
     scores: Any,
@@ -156,6 +194,7 @@ def softmax_tile(
     numerics: Numerics,
     carried: Any,
     state: RowState,
+    work: Work,
 ) -> None:
     """Run softmax_flash_v2 on one tile, in place: scores become probabilities.
 
@@ -173,26 +212,38 @@ def softmax_tile(
     carried : (float32 array, float32 array)
         Row maximum and row sum of the tiles before; may be the arrays of `state`.
     state : RowState
+    work : Work
     """
-    sums = Sums(np.empty(CHUNK, np.float32), np.empty(16, np.float32))
+    # All rows in each step: the long chains of one row's maximum, sum and rescale factor overlap with the
+    # other rows' work.
     in_max, in_sum = carried
     for row in range(shape.rows):
-        first = row * shape.stride
         low, high = start[row], max(start[row], stop[row])
-        chunks = (low // CHUNK, (high + CHUNK - 1) // CHUNK if high > low else low // CHUNK)
-        own_max = scale_and_max(scores, first, chunks, low, high, numerics.scale, numerics.score_kind)
+        own_max = scale_and_max(
+            scores, row * shape.stride, _chunks(low, high), low, high, numerics.scale, numerics.score_kind
+        )
         state.tile_max[row] = own_max
         maximum = _larger(in_max[row], own_max) if update else own_max
-        subtracted = np.float32(0.0) if numerics.guard_empty and maximum == -np.inf else maximum
-        scores[first : first + chunks[0] * CHUNK] = 0.0
-        scores[first + chunks[1] * CHUNK : first + shape.counted] = 0.0
-        total = _row_sum(scores, first, chunks, (low, high), shape.counted, subtracted, numerics, sums)
-        for column in range(shape.counted, shape.columns):
-            p = exp_any(np.float32(scores[first + column] - subtracted))
-            scores[first + column] = round_away(p, numerics.data_kind)
+        work.total[row] = maximum
+        work.top[row] = np.float32(0.0) if numerics.guard_empty and maximum == -np.inf else maximum
+    for row in range(shape.rows):
+        _mask(scores, row * shape.stride, _chunks(start[row], stop[row]), shape.counted)
+    if update:
+        for row in range(shape.rows):
+            state.exp_max[row] = exp_any(np.float32(in_max[row] - work.top[row]))
+    for row in range(shape.rows):
+        state.max[row] = round_away(work.total[row], numerics.state_kind)
+        low, high = start[row], max(start[row], stop[row])
+        work.total[row] = _row_sum(
+            scores, row * shape.stride, _chunks(low, high), (low, high), shape.counted, work.top[row],
+            numerics, work,
+        )  # fmt: skip
+    for row in range(shape.rows):
+        total = work.total[row]
         if update:
-            rescale = exp_any(np.float32(in_max[row] - subtracted))
+            rescale = state.exp_max[row]
             total = np.float32(np.float32(rescale * in_sum[row]) + total)
             state.exp_max[row] = round_away(rescale, numerics.data_kind)
-        state.max[row] = round_away(maximum, numerics.state_kind)
         state.sum[row] = round_away(total, numerics.state_kind)
+    if shape.columns > shape.counted:
+        _exp_padding(scores, shape, work.top, numerics.data_kind)
