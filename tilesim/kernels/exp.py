@@ -1,9 +1,10 @@
 """The exponential of float values, correctly rounded but for about one argument in ten million.
 
 The argument is widened to float64 and reduced by a multiple of ``ln 2`` to ``|r| <= ln 2 / 2``, or, where the
-processor looks up vectors in a table of 16 numbers, by a multiple of ``ln 2 / 16``. A polynomial gives e^r with a
-relative error below 2^-45; the result is scaled by a power of two and rounded once to float. Results below
-the smallest normal number are kept (gradual underflow). The few misrounded results are next to the right one.
+processor looks up vectors in a table of 16 numbers, by a multiple of ``ln 2 / 16``. A polynomial gives e^r
+with a relative error below 2^-45; the result is scaled by a power of two and rounded once to float. Results
+below the smallest normal number are kept (gradual underflow). The few misrounded results are next to the
+right one.
 """
 
 from __future__ import annotations

@@ -112,6 +112,25 @@ class Value:
         """Return float64 numbers rounded to float32, ties to even."""
         return Value(self.builder, self.builder.fptrunc(self.ir, _like(self.ir.type, _FLOAT)))
 
+    # The three below need a processor with `RegisterBlock.half`.
+
+    def through_half(self) -> Value:
+        """Return float32 numbers rounded to half, ties to even."""
+        narrow = self.builder.fptrunc(self.ir, _like(self.ir.type, ir.HalfType()))
+        return Value(self.builder, self.builder.fpext(narrow, self.ir.type))
+
+    def half_bits(self) -> Value:
+        """Return the bits of float32 numbers rounded to half, ties to even, as int32."""
+        narrow = self.builder.fptrunc(self.ir, _like(self.ir.type, ir.HalfType()))
+        bits = self.builder.bitcast(narrow, _like(self.ir.type, ir.IntType(16)))
+        return Value(self.builder, self.builder.zext(bits, _like(self.ir.type, _INT)))
+
+    def from_half_bits(self) -> Value:
+        """Return the float32 numbers whose halves have the low 16 bits of these int32."""
+        bits = self.builder.trunc(self.ir, _like(self.ir.type, ir.IntType(16)))
+        half = self.builder.bitcast(bits, _like(self.ir.type, ir.HalfType()))
+        return Value(self.builder, self.builder.fpext(half, _like(self.ir.type, _FLOAT)))
+
     def lanes(self, indices: list[int]) -> Value:
         """Return the vector of the given lanes."""
         mask = ir.Constant(ir.VectorType(_INT, len(indices)), indices)
@@ -142,7 +161,9 @@ def lookup(table: list[float], index: Value) -> Value:
         Value(index.builder, index.builder.call(function, [low, index.lanes(list(lanes)).ir, high]))
         for lanes in (range(first, first + 8) for first in range(0, index.ir.type.count, 8))
     ]
-    return found[0] if len(found) == 1 else found[0].followed_by(found[1])
+    while len(found) > 1:
+        found = [left.followed_by(right) for left, right in zip(found[::2], found[1::2], strict=True)]
+    return found[0]
 
 
 def larger_int(x: Value, least: int) -> Value:

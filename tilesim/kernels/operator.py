@@ -11,6 +11,7 @@ import numpy as np
 
 from tilesim.kernels._jit import jit
 from tilesim.kernels.expression import Value, scalar_function, where
+from tilesim.kernels.processor import BLOCK
 from tilesim.kernels.rounding import HALF_KIND
 from tilesim.kernels.rows import CHUNK
 from tilesim.kernels.softmax import TILE_ROWS, Numerics, RowState, TileShape, new_work, softmax_tile
@@ -28,6 +29,8 @@ _HALF_NAN = 0x7E00
 
 def _widen_half_formula(x: Value) -> Value:
     """Return the float whose half has the bits of `x`."""
+    if BLOCK.half:
+        return x.bits().from_half_bits()
     magnitude = (x.bits() & 0x7FFF) << 13
     exponent = magnitude & _HALF_EXPONENT
     normal = (magnitude + _HALF_BIAS).floats()
@@ -40,6 +43,8 @@ def _widen_half_formula(x: Value) -> Value:
 
 def _narrow_half_formula(x: Value) -> Value:
     """Return a float whose bits are those of the half `x`, which must be one already."""
+    if BLOCK.half:
+        return x.half_bits().floats()
     magnitude = x.bits() & 0x7FFFFFFF
     normal = (magnitude + -_HALF_BIAS) >> 13
     subnormal = (magnitude.floats() + 0.5).bits() & 0x7FFFFF
@@ -76,27 +81,32 @@ class StoredShape(NamedTuple):
 @jit
 def load_values(stored: Any, first: Any, values: Any, count: Any, kind: Any) -> None:
     """Widen `count` adjacent elements into float32 `values`; halves are given as uint16 bits."""
+    # Slices, whose indices cannot be negative, let the compiler use vectors.
+    source = stored[first : first + count]
     if kind == HALF_KIND:
         bits = values.view(np.int32)
         for i in range(count):
-            bits[i] = stored[first + i]
+            bits[i] = source[i]
+        for i in range(count):
             values[i] = _widen_half(values[i])
     else:
         for i in range(count):
-            values[i] = stored[first + i]
+            values[i] = source[i]
 
 
 @jit
 def store_values(values: Any, stored: Any, first: Any, count: Any, kind: Any) -> None:
     """Narrow `count` float32 values that the kind can hold; halves leave their bits in `values`."""
+    target = stored[first : first + count]
     if kind == HALF_KIND:
         bits = values.view(np.int32)
         for i in range(count):
             values[i] = _narrow_half(values[i])
-            stored[first + i] = bits[i]
+        for i in range(count):
+            target[i] = bits[i]
     else:
         for i in range(count):
-            stored[first + i] = values[i]
+            target[i] = values[i]
 
 
 @jit

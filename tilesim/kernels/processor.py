@@ -22,6 +22,8 @@ class RegisterBlock:
     fused : bool
         Whether the processor multiplies and adds in one instruction; without it a fused operation is a slow
         library call, so product and sum are then rounded apart.
+    half : bool
+        Whether instructions convert float32 to half and back; without them that is a slow library call.
     lookup : bool
         Whether one instruction looks up a vector of float64 in a table of 16.
     """
@@ -30,6 +32,7 @@ class RegisterBlock:
     rows: int
     vectors: int
     fused: bool
+    half: bool = False
     lookup: bool = False
 
 
@@ -47,9 +50,9 @@ def _target_features() -> set[str]:
 def _register_block() -> RegisterBlock:
     features = _target_features()
     if "avx512f" in features:
-        return RegisterBlock(lanes=16, rows=8, vectors=2, fused=True, lookup=True)
+        return RegisterBlock(lanes=16, rows=8, vectors=2, fused=True, half=True, lookup=True)
     if "avx2" in features and "fma" in features:
-        return RegisterBlock(lanes=8, rows=4, vectors=2, fused=True)
+        return RegisterBlock(lanes=8, rows=4, vectors=2, fused=True, half="f16c" in features)
     if "neon" in features:
         return RegisterBlock(lanes=4, rows=4, vectors=4, fused=True)
     return RegisterBlock(lanes=4, rows=2, vectors=2, fused=False)

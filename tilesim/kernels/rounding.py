@@ -12,6 +12,7 @@ from typing import Any
 
 from tilesim.kernels._jit import jit
 from tilesim.kernels.expression import Value, larger_int, scalar_function, where
+from tilesim.kernels.processor import BLOCK
 
 FLOAT_KIND = 0
 HALF_KIND = 1
@@ -45,6 +46,8 @@ def _finish_half(x: Value, rounded: Value) -> Value:
 
 def half_even_formula(x: Value) -> Value:
     """Round to half, ties to even."""
+    if BLOCK.half:
+        return x.through_half()
     return _finish_half(x, _to_half_grid(x, _half_exponent(x)))
 
 

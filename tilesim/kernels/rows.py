@@ -33,6 +33,8 @@ CHUNK = 64
 
 _LANES = BLOCK.lanes
 _PARTS = CHUNK // _LANES
+_ABREAST = 2
+"""Registers in one chain of steps of the exponential."""
 _FLOAT = ir.FloatType()
 _INT = ir.IntType(32)
 _INDEX = ir.IntType(64)
@@ -72,9 +74,9 @@ def _spread(builder: Any, scalar: Any, kind: Any = _VECTOR) -> Value:
 class _Slots:
     """Stack slots for the vectors of a chunk, which the compiler turns into registers."""
 
-    def __init__(self, builder: Any, count: int = _PARTS) -> None:
+    def __init__(self, builder: Any) -> None:
         self.builder = builder
-        self.slots = [cgutils.alloca_once(builder, _VECTOR) for _ in range(count)]
+        self.slots = [cgutils.alloca_once(builder, _VECTOR) for _ in range(_PARTS)]
 
     def set(self, values: list[Value]) -> None:
         for slot, value in zip(self.slots, values, strict=True):
@@ -117,8 +119,11 @@ def _larger(x: Value, y: Value) -> Value:
     return where(x.compare("!=", x), x, larger)
 
 
-def _largest(values: Value) -> Value:
-    """Return the largest lane, +0 of both zeros, NaN if any is."""
+def _largest(parts: list[Value]) -> Value:
+    """Return the largest lane of all, +0 of both zeros, NaN if any is."""
+    while len(parts) > 1:
+        parts = [_larger(*pair) for pair in zip(parts[::2], parts[1::2], strict=True)]
+    values = parts[0]
     while values.ir.type.count > 1:
         half = values.ir.type.count // 2
         x, y = values.lanes(list(range(half))), values.lanes(list(range(half, 2 * half)))
@@ -137,8 +142,8 @@ def _scale_and_max(formula: Callable[[Value, Value], Value]) -> Any:
             array, at, bounds, first_seen, end_seen, factor = args
             row = element_pointer(context, builder, signature.args[0], array, at)
             spread = _spread(builder, factor)
-            running = _Slots(builder, 1)
-            running.set([Value(builder, ir.Constant(_VECTOR, [-math.inf] * _LANES))])
+            running = _Slots(builder)
+            running.set([Value(builder, ir.Constant(_VECTOR, [-math.inf] * _LANES))] * _PARTS)
             low, high = cgutils.unpack_tuple(builder, bounds, 2)
             with cgutils.for_range_slice(builder, low, high, _INDEX(1)) as (chunk, _):
                 base = builder.mul(chunk, _INDEX(CHUNK))
@@ -150,11 +155,8 @@ def _scale_and_max(formula: Callable[[Value, Value], Value]) -> Any:
                 partial = builder.not_(_is_whole(builder, base, first_seen, end_seen))
                 with builder.if_then(partial, likely=False):
                     seen.set(_masked(scaled, first_seen, end_seen, base, -math.inf))
-                maxima = running.get()[0]
-                for score in seen.get():
-                    maxima = _larger(score, maxima)
-                running.set([maxima])
-            largest = _largest(running.get()[0])
+                running.set([_larger(*pair) for pair in zip(seen.get(), running.get(), strict=True)])
+            largest = _largest(running.get())
             return builder.extract_element(largest.ir, _INT(0))
 
         number = types.intp
@@ -229,6 +231,18 @@ def _store_probabilities(builder: Any, values: list[Value], place: Any, kind: An
                 _store_chunk(values, place)
 
 
+def _exp_less(scores: list[Value], maximum: Value) -> list[Value]:
+    """Return exp(score - maximum), several registers side by side so that their chains of steps overlap."""
+    groups = [scores[first : first + _ABREAST] for first in range(0, _PARTS, _ABREAST)]
+    spread = _concatenate([maximum] * _ABREAST)
+    results = []
+    for group in groups:
+        wide = exp_nonpositive_formula(_concatenate(group) - spread)
+        for part in range(_ABREAST):
+            results.append(wide.lanes(list(range(part * _LANES, (part + 1) * _LANES))))
+    return results
+
+
 def _add_to_lanes(builder: Any, values: list[Value], lanes: Any, fold_to: Any) -> None:
     """Add a chunk to 64 running sums, or put its 8 folded sums at `fold_to` if that is not negative."""
     with builder.if_else(builder.icmp_signed(">=", fold_to, _INDEX(0))) as (fold, add):
@@ -284,7 +298,7 @@ def exp_and_sum(
             base = builder.mul(chunk, _INDEX(CHUNK))
             place = builder.gep(row, [base])
             before = _load_chunk(builder, place)
-            slots.set([exp_nonpositive_formula(score - maximum) for score in before])
+            slots.set(_exp_less(before, maximum))
             partial = builder.not_(_is_whole(builder, base, start, stop))
             with builder.if_then(partial, likely=False):
                 slots.set(_masked(slots.get(), start, stop, base, 0.0))
