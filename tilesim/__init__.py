@@ -7,6 +7,7 @@ compare precision policies against a float64 reference.
 from __future__ import annotations
 
 from tilesim.attention import attention
+from tilesim.compare import ErrorStats
 from tilesim.errors import (
     BudgetError,
     ConfigError,
@@ -23,11 +24,13 @@ from tilesim.reference import attention_reference
 from tilesim.result import SimulationResult, Throughput
 from tilesim.simulate import simulate
 from tilesim.softmax import (
+    Diagnostic,
     SoftmaxConfig,
     SoftmaxMode,
     SoftMaxShapeInfo,
     SoftmaxTiling,
     check_softmax_flash_v2,
+    is_basic_block,
     softmax_flash_v2,
     softmax_flash_v2_tiling,
     softmax_flash_v2_tmp_bytes,
@@ -43,6 +46,8 @@ __all__ = [
     "BudgetError",
     "ConfigError",
     "DTypeError",
+    "Diagnostic",
+    "ErrorStats",
     "InputError",
     "OutputError",
     "Platform",
@@ -61,6 +66,7 @@ __all__ = [
     "attention_reference",
     "budget",
     "check_softmax_flash_v2",
+    "is_basic_block",
     "platform",
     "platforms",
     "simulate",

@@ -182,7 +182,8 @@ def call(tokens: Sequence[str] | None = None) -> int:
         status = app(
             tokens, exit_on_error=False, print_error=False, help_on_error=False, result_action="return_value"
         )
-        sys.stdout.flush()
+        if sys.stdout is not None:  # as it is when the caller closed it
+            sys.stdout.flush()
         return status if isinstance(status, int) else DONE
     except BudgetError as error:
         _complain(str(error))

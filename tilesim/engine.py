@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tilesim._checks import require_compiler
 from tilesim.masks import Band
 from tilesim.precision import DEFAULT_PRECISION, PRECISIONS, Precision
 from tilesim.softmax.tiling import is_basic_block
@@ -83,6 +84,7 @@ def run_kernel(
         Worker threads; by default as many as Numba is set to use. Never changes a bit of the result.
     progress : callable, optional
     """
+    require_compiler()
     from tilesim.kernels import attention as kernel
     from tilesim.kernels.packing import pack_worker
 

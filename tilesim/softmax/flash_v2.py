@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tilesim._checks import require_compiler
 from tilesim.softmax.checks import (
     HALF,
     Array,
@@ -176,6 +177,7 @@ def _flat_input(array: Array) -> Array:
 @functools.lru_cache(maxsize=512)
 def _kernel(plan: Plan, update: bool, write_reduce_max: bool) -> tuple[Any, tuple[Any, ...]]:
     """Return the compiled operator and what it takes besides the operands."""
+    require_compiler()
     from tilesim.kernels import rounding, softmax
     from tilesim.kernels.operator import StoredShape, softmax_operator
 
