@@ -326,3 +326,66 @@ def test_sample_is_not_changed_by_a_run(tilesim_cli):
     tilesim_cli("run", "--quiet")
     for old, new in zip(before, load_sample(), strict=True):
         np.testing.assert_array_equal(old, new)
+
+
+def test_footprint_over_sequence_lengths(tilesim_cli, tmp_path):
+    picture, table = tmp_path / "f.png", tmp_path / "f.csv"
+    options = ("--seq-range", "128:131072", "--plot", picture, "--csv", table)
+    status, out, err = tilesim_cli("budget", *options)
+    assert (status, err) == (0, "")
+    assert "131,072" in out
+    assert "no longer fit from sequence length" in out
+    assert picture.stat().st_size > 5000
+    lines = table.read_text().splitlines()
+    assert lines[0].startswith("seq,available_bytes,tiled_used_bytes")
+    assert [line.split(",")[0] for line in lines[1:]] == [str(128 * 2**n) for n in range(11)]
+    document = json.loads(tilesim_cli("budget", "--seq-range", "64:80:8", "--json")[1])
+    assert [row["seq"] for row in document["lengths"]] == [64, 72, 80]
+
+
+def test_budget_as_csv_and_picture(tilesim_cli, tmp_path):
+    picture, table = tmp_path / "b.svg", tmp_path / "b.csv"
+    status, _, _ = tilesim_cli("budget", "--plot", picture, "--csv", table)
+    assert status == 0
+    rows = [line.split(",") for line in table.read_text().splitlines()]
+    column = rows[0].index("total_bytes")
+    assert sum(int(row[column]) for row in rows[1:] if row[0] == "UB") == 137472
+    assert picture.read_text().startswith("<?xml")
+
+
+def test_layout_options_reach_the_plan(tilesim_cli):
+    options = (
+        "--score-buffers", 2, "--mask-buffers", 0, "--score-dtype", "float", "--state-mode", "WITHOUT_BRC",
+        "--temporary", "maximum", "--framework-temporary", "--l1-buffers", 1,
+    )  # fmt: skip
+    document = json.loads(tilesim_cli("budget", *options, "--json")[1])
+    buffers = {buffer["name"]: buffer for buffer in document["buffers"]}
+    assert buffers["score"]["count"] == 2
+    assert buffers["score"]["dtype"] == "float"
+    assert "mask" not in buffers
+    assert "message slot" in buffers
+    assert buffers["max"]["total_bytes"] == 128 * 4
+    assert {buffer["count"] for buffer in document["memories"]["L1"]["buffers"]} == {1}
+    refused(tilesim_cli("budget", "--state-mode", "WITHOUT_BRD"), "state_mode", "WITHOUT_BRC")
+    refused(tilesim_cli("budget", "--mask-dtype", "int8"), "--mask-dtype", "half")
+    refused(tilesim_cli("budget", "--seq-range", "8:4"), "sequence range", "8:4")
+
+
+def test_measured_bytes_stand_beside_the_projected_ones(tilesim_cli):
+    status, out, _ = tilesim_cli("run", *SMALL, "--measure")
+    assert status == 0
+    assert "measured" in out
+    document = json.loads(tilesim_cli("run", *SMALL, "--measure", "--json")[1])
+    for name, measured in document["measured_bytes"].items():
+        assert 0 < measured <= document["budget"]["memories"][name]["peak_bytes"]
+
+
+def test_output_of_a_run_over_budget_says_so(tilesim_cli, tmp_path):
+    out = tmp_path / "out.npz"
+    big = ["--seq", 2048, "--heads", 1, "--head-dim", 16, "--kv-tile", 2048, "--softmax-rows", 32]
+    assert tilesim_cli("run", *big, "--allow-over-budget", "--out", out)[0] == 0
+    with np.load(out) as arrays:
+        assert arrays["over_budget"]
+    assert tilesim_cli("run", *SMALL, "--out", out)[0] == 0
+    with np.load(out) as arrays:
+        assert set(arrays.files) == {"output", "lse"}

@@ -7,7 +7,16 @@ import numpy as np
 import pytest
 
 import tilesim as ts
-from tilesim.plots import budget_figure, plot_budget, plot_errors, plot_simulation, save_figure
+from tilesim.memory import footprint
+from tilesim.plots import (
+    budget_figure,
+    plot_budget,
+    plot_errors,
+    plot_footprint,
+    plot_simulation,
+    plot_usage,
+    save_figure,
+)
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +31,7 @@ def test_budget_bar_is_the_buffers_end_to_end_against_the_limits(kv_tile, verdic
     budget = ts.budget(
         ts.Workload(seq_q=16384), ts.Tile(kv_tile=kv_tile), "half-data-float-state", "ascend910b4"
     )
-    ax = plot_budget(budget)
+    ax = plot_usage(budget)
     assert [bar.get_width() * 1024 for bar in ax.patches] == [buffer.total_bytes for buffer in budget.buffers]
     ends = [bar.get_x() + bar.get_width() for bar in ax.patches]
     assert [bar.get_x() for bar in ax.patches] == [0.0, *ends[:-1]]
@@ -76,3 +85,32 @@ def test_plotting_touches_no_global_state():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_buffers_lie_over_their_stages_at_their_offsets():
+    budget = ts.budget(ts.Workload(), ts.Tile(), "half-data-float-state", "ascend910b4")
+    ax = plot_budget(budget)
+    stages = list(budget.memories["UB"].stages)
+    assert [label.get_text() for label in ax.get_xticklabels()] == stages
+    for bar, buffer in zip(ax.patches, budget.buffers, strict=True):
+        assert bar.get_y() * 1024 == buffer.offset_bytes
+        assert bar.get_height() * 1024 == buffer.total_bytes
+        assert bar.get_x() + 0.5 == stages.index(buffer.first_stage)
+        assert bar.get_x() + bar.get_width() - 0.5 == stages.index(buffer.last_stage)
+    assert [line.get_ydata()[0] for line in ax.lines] == [191.75, 192.0]
+    assert "KiB" in ax.get_ylabel()
+
+
+def test_footprint_shows_flat_tiles_against_growing_rows():
+    lengths = (256, 512, 1024, 4096)
+    curves = footprint(ts.Workload(), ts.Tile(), "half-data-float-state", "ascend910b4", lengths)
+    ax = plot_footprint(curves)
+    assert ax.get_xscale() == "log"
+    whole = ax.lines[0]
+    assert list(whole.get_xdata()) == list(lengths)
+    assert list(whole.get_ydata() * 1024) == [budget.used_bytes for budget in curves.full_row]
+    tops = [max(y for x, y in path.vertices if x == 4096) for path in ax.collections[-1].get_paths()]
+    assert tops == [curves.tiled[-1].used_bytes / 1024]
+    assert any(f"{curves.first_unfit_length:,}" in text.get_text() for text in ax.texts)
+    assert "KiB" in ax.get_ylabel()
+    assert "sequence length" in ax.get_xlabel()

@@ -17,7 +17,17 @@ from tilesim.errors import (
     TilesimError,
     UnknownNameError,
 )
-from tilesim.memory.budget import Budget, budget
+from tilesim.memory import (
+    Budget,
+    Footprint,
+    Layout,
+    MeasuredLaunch,
+    budget,
+    first_unfit_length,
+    footprint,
+    full_row_budget,
+    measure_memory,
+)
 from tilesim.platform import Platform, platform, platforms
 from tilesim.precision import PRECISIONS, Precision
 from tilesim.reference import attention_reference
@@ -48,7 +58,10 @@ __all__ = [
     "DTypeError",
     "Diagnostic",
     "ErrorStats",
+    "Footprint",
     "InputError",
+    "Layout",
+    "MeasuredLaunch",
     "OutputError",
     "Platform",
     "Precision",
@@ -66,7 +79,11 @@ __all__ = [
     "attention_reference",
     "budget",
     "check_softmax_flash_v2",
+    "first_unfit_length",
+    "footprint",
+    "full_row_budget",
     "is_basic_block",
+    "measure_memory",
     "platform",
     "platforms",
     "simulate",

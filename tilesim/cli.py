@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import sys
@@ -9,13 +10,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+import numpy as np
 from cyclopts import App, CycloptsError, Parameter
 
 import tilesim
 from tilesim import options as opt
 from tilesim.errors import BudgetError, TilesimError
-from tilesim.files import check_writable, save_arrays
+from tilesim.files import check_writable, save_arrays, save_csv
 from tilesim.memory.budget import budget as plan_budget
+from tilesim.memory.footprint import footprint, parse_lengths
+from tilesim.memory.measure import measure_memory
 from tilesim.platform import platform as find_platform
 from tilesim.platform import platforms as platform_names
 from tilesim.progress import progress_bar
@@ -47,6 +51,7 @@ def run(
     seed: opt.Whole = 0,
     threads: opt.Whole | None = None,
     allow_over_budget: bool = False,
+    measure: bool = False,
     output: opt.OutputOptions = opt.OutputOptions(),  # noqa: B008
 ) -> int:
     """Simulate one attention call: UB table, error of half and float state, measured throughput.
@@ -68,7 +73,9 @@ def run(
     threads
         Worker threads; the numbers do not depend on it. [default: all cores]
     allow_over_budget
-        Run even if the configuration does not fit; the result says so.
+        Run even if the configuration does not fit; every output says so.
+    measure
+        Run the launch a second time inside its planned memory and show the bytes it really held. Slow.
     """
     for path, suffixes in ((out, (".npz",)), (plot, PLOT_SUFFIXES)):
         if path is not None:
@@ -77,27 +84,31 @@ def run(
         # simulate() would refuse as well, but only after the tensors are made.
         plan_budget(workload.workload(), kernel.tile(), kernel.precision, kernel.platform).require()
     (q, k, v), source = opt.tensors(input, workload, seed)
+    problem: dict[str, Any] = {
+        "tile": kernel.tile(),
+        "precision": kernel.precision,
+        "scale": scale,
+        "platform": kernel.platform,
+        "allow_over_budget": allow_over_budget,
+        **workload.sight,
+    }
     with progress_bar(quiet=output.quiet) as progress:
         result = simulate(
             q,
             k,
             v,
-            tile=kernel.tile(),
-            precision=kernel.precision,
-            scale=scale,
-            platform=kernel.platform,
             compare=opt.COMPARED,
-            allow_over_budget=allow_over_budget,
             threads=threads,
             progress=progress,
-            **workload.sight,
+            **problem,
         )
+    if measure:
+        measured = measure_memory(q, k, v, **problem).measured_bytes
+        result = dataclasses.replace(result, measured_bytes=measured)
     if out is not None:
-        save_arrays(out, {"output": result.output, "lse": result.lse})
-    if plot is not None:
-        from tilesim.plots import plot_simulation, save_figure
-
-        save_figure(plot_simulation(result), plot)
+        mark = {"over_budget": np.array(True)} if result.over_budget else {}
+        save_arrays(out, {"output": result.output, "lse": result.lse, **mark})
+    _export(plot, None, lambda plots: plots.plot_simulation(result), [])
     if not output.quiet:
         for note in result.warnings:
             _complain(f"note: {note}")
@@ -110,28 +121,52 @@ def budget(
     *,
     workload: opt.WorkloadOptions = opt.WorkloadOptions(),  # noqa: B008
     kernel: opt.KernelOptions = opt.KernelOptions(),  # noqa: B008
+    layout: opt.LayoutOptions = opt.LayoutOptions(),  # noqa: B008
+    seq_range: str | None = None,
     plot: Path | None = None,
+    csv: Path | None = None,
     output: opt.OutputOptions = opt.OutputOptions(),  # noqa: B008
 ) -> int:
     """Show what a configuration takes of every memory; needs no tensors and runs nothing.
 
     Parameters
     ----------
+    seq_range
+        Show the footprint against sequence length, beside a kernel that keeps whole score rows: FIRST:LAST
+        doubles, FIRST:LAST:STEP goes up by STEP.
     plot
-        Draw the UB bar to this .png, .pdf or .svg file.
+        Draw it to this .png, .pdf or .svg file.
+    csv
+        Write it to this .csv file: one row a buffer, or one row a sequence length.
     """
-    if plot is not None:
-        check_writable(plot, PLOT_SUFFIXES)
-    plan = plan_budget(workload.workload(), kernel.tile(), kernel.precision, kernel.platform)
-    if plot is not None:
-        from tilesim.plots import budget_figure, save_figure
-
-        save_figure(budget_figure(plan), plot)
+    for path, suffixes in ((plot, PLOT_SUFFIXES), (csv, (".csv",))):
+        if path is not None:
+            check_writable(path, suffixes)
+    problem, choices = workload.workload(), layout.layout()
+    plan = plan_budget(problem, kernel.tile(), kernel.precision, kernel.platform, layout=choices)
+    if seq_range is not None:
+        lengths = parse_lengths(seq_range)
+        curves = footprint(problem, kernel.tile(), kernel.precision, kernel.platform, lengths, layout=choices)
+        _export(plot, csv, lambda plots: plots.footprint_figure(curves), curves.rows())
+        _show(output, curves.to_dict, lambda report, _: report.footprint_report(curves))
+        return DONE
+    _export(plot, csv, lambda plots: plots.budget_figure(plan), plan.rows())
     _show(output, plan.to_dict, lambda report, width: report.budget_report(plan, width))
     if not plan.fits:
         _complain(plan.explain())
         return OVER_BUDGET
     return DONE
+
+
+def _export(
+    plot: Path | None, csv: Path | None, draw: Callable[[Any], Any], rows: list[dict[str, Any]]
+) -> None:
+    if plot is not None:
+        from tilesim import plots
+
+        plots.save_figure(draw(plots), plot)
+    if csv is not None:
+        save_csv(csv, rows)
 
 
 @app.command

@@ -64,6 +64,14 @@ class DType:
         spacing = np.ldexp(1.0, exponent - self.significand_bits)
         return np.where(finite, spacing, np.nan)
 
+    def round_away(self, values: npt.ArrayLike) -> npt.NDArray[np.float64]:
+        """Return values rounded to this type, ties away from zero, as the vector core's cast rounds."""
+        wide = np.asarray(values, dtype=np.float64)
+        spacing = self.ulp(wide)
+        rounded = np.copysign(np.floor(np.abs(wide) / spacing + 0.5) * spacing, wide)
+        rounded = np.where(np.abs(rounded) > self.max_value, np.copysign(np.inf, wide), rounded)
+        return np.where(np.isfinite(wide), rounded, wide)
+
 
 HALF = DType(name="half", itemsize=2, significand_bits=11, min_exponent=-14, max_value=65504.0)
 BFLOAT16 = DType(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import csv
+import io
 import os
 import shutil
 import stat
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -135,3 +137,19 @@ def save_arrays(path: str | Path, arrays: Mapping[str, npt.NDArray[Any]]) -> Non
     """
     with atomic_write(path) as file:
         np.savez(file, **arrays)  # type: ignore[arg-type]
+
+
+def save_csv(path: str | Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write flat records with the same keys to a .csv file, whole or not at all.
+
+    Raises
+    ------
+    OutputError
+        If the file cannot be written.
+    """
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    with atomic_write(path) as file:
+        file.write(text.getvalue().encode())

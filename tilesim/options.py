@@ -13,10 +13,12 @@ import numpy as np
 import numpy.typing as npt
 from cyclopts import Parameter, Token
 
-from tilesim._checks import whole_number
+from tilesim._checks import one_of, whole_number
+from tilesim.dtypes import BFLOAT16, FLOAT, HALF
 from tilesim.errors import ConfigError
 from tilesim.files import load_tensors
 from tilesim.masks import Window
+from tilesim.memory.buffers import REFERENCE_LAYOUT, Layout
 from tilesim.precision import DEFAULT_PRECISION, PRECISIONS
 from tilesim.samples import load_sample
 from tilesim.simulate import DEFAULT_PLATFORM
@@ -24,6 +26,8 @@ from tilesim.tile import Tile
 from tilesim.workload import Workload
 
 Tensor = npt.NDArray[Any]
+
+DTYPES = {dtype.name: dtype for dtype in (HALF, BFLOAT16, FLOAT)}
 
 MOST_ELEMENTS = 2**36
 """Elements of random tensors; more is taken for a slip of the keyboard."""
@@ -131,6 +135,83 @@ class KernelOptions:
         return Tile(
             softmax_rows=self.softmax_rows, kv_tile=self.kv_tile, query_rows=self.query_rows, slots=self.slots
         )
+
+
+@Parameter(name="*")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LayoutOptions:
+    """The other choices of a kernel author.
+
+    Attributes
+    ----------
+    score_buffers
+        Buffers of the score queue; 2 is double buffering.
+    mask_buffers
+        Buffers of the mask queue; 0 leaves it out.
+    probability_buffers
+        Buffers of the probability queue.
+    partial_buffers
+        Buffers of the queue of PV products.
+    score_dtype
+        Type of the scores: half, bfloat16 or float. [default: the data type of the policy]
+    mask_dtype
+        Type of the mask. [default: that of the scores]
+    probability_dtype
+        Type of the probabilities. [default: the data type of the policy]
+    partial_dtype
+        Type of the PV products. [default: the data type of the policy]
+    accumulator_dtype
+        Type of the accumulator. [default: the data type of the policy]
+    state_mode
+        State tensors with a 32-byte block a row (NORMAL) or one element (WITHOUT_BRC).
+    temporary
+        Size of the softmax temporary: minimum or maximum.
+    framework_temporary
+        Leave the softmax temporary to the framework instead of passing a shared one.
+    generic_softmax
+        Take the generic softmax even where the tile is a basic block.
+    base_rows
+        Rows of a base block of the matrix products.
+    base_columns
+        Columns of a base block.
+    base_depth_bytes
+        Bytes of a base block along the common axis.
+    l1_buffers
+        Base blocks per operand in L1.
+    l0_buffers
+        Base blocks per operand in L0A and L0B.
+    l0c_buffers
+        Base blocks of the product in L0C.
+    """
+
+    score_buffers: Whole = REFERENCE_LAYOUT.score_buffers
+    mask_buffers: Whole = REFERENCE_LAYOUT.mask_buffers
+    probability_buffers: Whole = REFERENCE_LAYOUT.probability_buffers
+    partial_buffers: Whole = REFERENCE_LAYOUT.partial_buffers
+    score_dtype: str | None = None
+    mask_dtype: str | None = None
+    probability_dtype: str | None = None
+    partial_dtype: str | None = None
+    accumulator_dtype: str | None = None
+    state_mode: str = REFERENCE_LAYOUT.state_mode
+    temporary: str = REFERENCE_LAYOUT.temporary
+    framework_temporary: bool = False
+    generic_softmax: bool = False
+    base_rows: Whole = REFERENCE_LAYOUT.base_rows
+    base_columns: Whole = REFERENCE_LAYOUT.base_columns
+    base_depth_bytes: Whole = REFERENCE_LAYOUT.base_depth_bytes
+    l1_buffers: Whole = REFERENCE_LAYOUT.l1_buffers
+    l0_buffers: Whole = REFERENCE_LAYOUT.l0_buffers
+    l0c_buffers: Whole = REFERENCE_LAYOUT.l0c_buffers
+
+    def layout(self) -> Layout:
+        """Return the layout."""
+        fields = dataclasses.asdict(self)
+        generic, framework = fields.pop("generic_softmax"), fields.pop("framework_temporary")
+        for name, value in fields.items():
+            if name.endswith("_dtype") and value is not None:
+                fields[name] = DTYPES[one_of("--" + name.replace("_", "-"), value, DTYPES)]
+        return Layout(**fields, basic_block=not generic, shared_temporary=not framework)
 
 
 @Parameter(name="*")

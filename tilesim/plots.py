@@ -5,7 +5,6 @@ No backend is chosen and no global state of matplotlib is touched.
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,20 +15,48 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from tilesim.memory.budget import Budget
+    from tilesim.memory.budget import Budget, MemoryBudget
+    from tilesim.memory.buffers import Buffer
+    from tilesim.memory.footprint import Footprint
     from tilesim.result import SimulationResult
 
-__all__ = ["budget_figure", "plot_budget", "plot_errors", "plot_simulation", "save_figure"]
+__all__ = [
+    "budget_figure",
+    "footprint_figure",
+    "plot_budget",
+    "plot_errors",
+    "plot_footprint",
+    "plot_simulation",
+    "plot_usage",
+    "save_figure",
+]
 
 DPI = 150
+LIMIT_COLOR = "#aa1111"
 KIB = 1024
 
-BUFFER_COLORS = (
-    "#4477aa", "#66ccee", "#228833", "#ccbb44", "#ee6677",
-    "#aa3377", "#bbbbbb", "#eeaa66", "#88ccaa", "#775544",
-)  # fmt: skip
+BUFFER_COLORS = {
+    "score": "#4477aa",
+    "mask": "#66ccee",
+    "partial": "#228833",
+    "probability": "#ccbb44",
+    "sum": "#ee6677",
+    "max": "#aa3377",
+    "exp_max": "#bbbbbb",
+    "accumulator": "#eeaa66",
+    "normalisation scratch": "#88ccaa",
+    "softmax temporary": "#775544",
+    "message slot": "#222222",
+}
 _LEAST_ERROR = 1e-12
 """Errors below this, zero included, are drawn at the foot of the logarithmic axis."""
+
+
+def _look(buffer: Buffer) -> dict[str, Any]:
+    """Return how a buffer is drawn, the same in every picture."""
+    label = f"{buffer.name}: {format_size(buffer.total_bytes)}"
+    label += f" ({buffer.count} x)" if buffer.count > 1 else ""
+    return {"color": BUFFER_COLORS[buffer.name], "edgecolor": "white", "linewidth": 0.8, "label": label}
 
 
 def _new_axes(width: float, height: float) -> Axes:
@@ -38,7 +65,7 @@ def _new_axes(width: float, height: float) -> Axes:
     return Figure(figsize=(width, height), layout="constrained").add_subplot()
 
 
-def plot_budget(budget: Budget, *, ax: Axes | None = None) -> Axes:
+def plot_usage(budget: Budget, *, ax: Axes | None = None) -> Axes:
     """Draw what fills UB as one stacked bar against its limits.
 
     Parameters
@@ -54,18 +81,11 @@ def plot_budget(budget: Budget, *, ax: Axes | None = None) -> Axes:
     ax = _new_axes(9.5, 3.6) if ax is None else ax
     ub = budget.memories["UB"]
     left = 0.0
-    for buffer, color in zip(ub.buffers, itertools.cycle(BUFFER_COLORS), strict=False):
+    for buffer in ub.buffers:
         width = buffer.total_bytes / KIB
-        label = f"{buffer.name}: {format_size(buffer.total_bytes)}"
-        label += f" ({buffer.count} x)" if buffer.count > 1 else ""
-        ax.barh(0, width, left=left, height=0.5, color=color, edgecolor="white", linewidth=0.8, label=label)
+        ax.barh(0, width, left=left, height=0.5, **_look(buffer))
         left += width
-    for limit, style, name in (
-        (ub.available_bytes, "-", "available"),
-        (ub.capacity_bytes, ":", "capacity"),
-    ):
-        size = format_size(limit)
-        ax.axvline(limit / KIB, color="#aa1111", linestyle=style, linewidth=1.6, label=f"{name}: {size}")
+    _limit_lines(ax, ub, horizontal=False)
     verdict = "fits" if ub.fits else f"{format_size(ub.excess_bytes)} over"
     tile = budget.tile
     ax.set_title(
@@ -73,13 +93,113 @@ def plot_budget(budget: Budget, *, ax: Axes | None = None) -> Axes:
         f"SOFTMAX_ROWS {tile.softmax_rows}, KV_TILE {tile.kv_tile}, query rows {tile.query_rows}, "
         f"{budget.precision.name}",
         fontsize=10,
-        color="black" if ub.fits else "#aa1111",
+        color="black" if ub.fits else LIMIT_COLOR,
     )
     ax.set_xlabel("UB in use (KiB)")
     ax.set_xlim(0, 1.06 * max(ub.used_bytes, ub.capacity_bytes) / KIB)
     ax.set_ylim(-0.4, 0.4)
     ax.set_yticks([])
     ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.28), ncols=3, fontsize=8, frameon=False)
+    return ax
+
+
+def plot_budget(budget: Budget, *, ax: Axes | None = None) -> Axes:
+    """Draw the UB buffers as lanes over the stages of the kernel, each at its planned offset.
+
+    Parameters
+    ----------
+    budget : Budget
+    ax : Axes, optional
+
+    Returns
+    -------
+    Axes
+        Stages along the x axis, UB address in KiB along the y axis; lines at available bytes and capacity.
+    """
+    ax = _new_axes(9.5, 5.5) if ax is None else ax
+    ub = budget.memories["UB"]
+    stages = ub.stages
+    for buffer in ub.buffers:
+        first, last = stages.index(buffer.first_stage), stages.index(buffer.last_stage)
+        bottom, height = buffer.offset_bytes / KIB, buffer.total_bytes / KIB
+        ax.bar((first + last) / 2, height, width=last - first + 1, bottom=bottom, alpha=0.9, **_look(buffer))
+    _limit_lines(ax, ub, horizontal=True)
+    verdict = "fits" if ub.fits else f"{format_size(ub.excess_bytes)} over"
+    ax.set_title(
+        f"UB of one vector core, {budget.platform.title}: {format_size(ub.used_bytes)} allocated statically, "
+        f"{verdict}\nwith dead buffers reused, as drawn: {format_size(ub.peak_bytes)}",
+        fontsize=10,
+        color="black" if ub.fits else LIMIT_COLOR,
+    )
+    ax.set_xticks(range(len(stages)), labels=list(stages))
+    ax.set_xlim(-0.5, len(stages) - 0.5)
+    ax.set_xlabel("stage of one vector core")
+    ax.set_ylabel("UB address (KiB)")
+    ax.set_ylim(0, 1.06 * max(ub.peak_bytes, ub.capacity_bytes) / KIB)
+    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=3, fontsize=8, frameon=False)
+    return ax
+
+
+def _limit_lines(ax: Axes, ub: MemoryBudget, *, horizontal: bool) -> None:
+    draw = ax.axhline if horizontal else ax.axvline
+    for limit, style, name in (
+        (ub.available_bytes, "-", "available"),
+        (ub.capacity_bytes, ":", "capacity"),
+    ):
+        label = f"{name}: {format_size(limit)}"
+        draw(limit / KIB, color=LIMIT_COLOR, linestyle=style, linewidth=1.6, label=label)
+
+
+def plot_footprint(footprint: Footprint, *, ax: Axes | None = None) -> Axes:
+    """Draw UB against sequence length: the tiled kernel stacked by buffer, the full-row kernel as a line.
+
+    Parameters
+    ----------
+    footprint : Footprint
+    ax : Axes, optional
+
+    Returns
+    -------
+    Axes
+        Sequence length along the x axis, logarithmic to base 2; UB in KiB along the y axis.
+    """
+    ax = _new_axes(9.5, 5.5) if ax is None else ax
+    lengths = footprint.lengths
+    names = list(dict.fromkeys(buffer.name for budget in footprint.tiled for buffer in budget.buffers))
+    sizes = [
+        [sum(b.total_bytes for b in budget.buffers if b.name == name) / KIB for budget in footprint.tiled]
+        for name in names
+    ]
+    # What holds at one length is drawn back to the one before: the long path begins right behind KV_TILE.
+    ax.stackplot(
+        lengths, *sizes, labels=[f"tiled: {name}" for name in names],
+        colors=[BUFFER_COLORS[name] for name in names], alpha=0.85, step="pre",
+    )  # fmt: skip
+    whole = [budget.used_bytes / KIB for budget in footprint.full_row]
+    ax.plot(lengths, whole, color="black", linestyle="--", marker=".", label="full score rows: all buffers")
+    ub = footprint.tiled[0].memories["UB"]
+    _limit_lines(ax, ub, horizontal=True)
+    first = footprint.first_unfit_length
+    if first is not None and lengths[0] <= first <= lengths[-1]:
+        ax.axvline(first, color="black", linestyle=":", linewidth=1.0)
+        ax.annotate(
+            f"full rows no longer fit\nfrom {first:,} on", (first, 0.97), xytext=(-6, 0), va="top",
+            ha="right", fontsize=8, xycoords=("data", "axes fraction"), textcoords="offset points",
+        )  # fmt: skip
+    tile = footprint.tiled[0].requested_tile
+    ax.set_title(
+        f"UB footprint against sequence length, {footprint.tiled[0].platform.title}\n"
+        f"SOFTMAX_ROWS {tile.softmax_rows}, KV_TILE {tile.kv_tile}, {footprint.tiled[0].precision.name}",
+        fontsize=10,
+    )
+    tallest = max(ub.capacity_bytes, *(budget.used_bytes for budget in footprint.tiled)) / KIB
+    ax.set_ylim(0, 1.6 * tallest)
+    ax.set_xscale("log", base=2)
+    ax.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    ax.set_xlim(lengths[0], max(lengths[-1], lengths[0] + 1))
+    ax.set_xlabel("sequence length (queries and keys)")
+    ax.set_ylabel("UB in use by one vector core (KiB)")
+    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=3, fontsize=8, frameon=False)
     return ax
 
 
@@ -125,18 +245,30 @@ def plot_simulation(result: SimulationResult) -> Figure:
 
     figure = Figure(figsize=(9.5, 6.5), layout="constrained")
     top, bottom = figure.subplots(2, 1, height_ratios=(1.2, 1.0))
-    plot_budget(result.budget, ax=top)
+    plot_usage(result.budget, ax=top)
     plot_errors(result, ax=bottom)
     return figure
 
 
 def budget_figure(budget: Budget) -> Figure:
-    """Return one figure of a budget: UB against its limit."""
+    """Return one figure of a budget: UB against its limit above, its buffers over the stages below."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9.5, 3.6), layout="constrained")
-    plot_budget(budget, ax=figure.subplots())
+    figure = Figure(figsize=(9.5, 8.5), layout="constrained")
+    top, bottom = figure.subplots(2, 1, height_ratios=(1.0, 2.4))
+    plot_usage(budget, ax=top)
+    plot_budget(budget, ax=bottom)
+    legend = top.get_legend()
+    if legend is not None:  # the lower picture has the same entries
+        legend.remove()
     return figure
+
+
+def footprint_figure(footprint: Footprint) -> Figure:
+    """Return one figure of a footprint over sequence lengths."""
+    figure = plot_footprint(footprint).figure
+    assert figure is not None
+    return figure  # type: ignore[return-value]
 
 
 def save_figure(figure: Figure, path: str | Path) -> None:

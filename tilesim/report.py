@@ -11,6 +11,7 @@ from rich.text import Text
 
 from tilesim.compare import ErrorStats
 from tilesim.memory.budget import Budget, MemoryBudget
+from tilesim.memory.footprint import Footprint
 from tilesim.platform import MEMORIES, Platform
 from tilesim.result import SimulationResult, Throughput
 from tilesim.units import format_bytes, format_seconds, format_size
@@ -52,7 +53,9 @@ def _table(title: str, *columns: str, left: tuple[str, ...] = (), wrap: tuple[st
     return table
 
 
-def budget_report(budget: Budget, width: int = PLAIN_WIDTH) -> RenderableType:
+def budget_report(
+    budget: Budget, width: int = PLAIN_WIDTH, measured_bytes: Mapping[str, int] | None = None
+) -> RenderableType:
     """Return the UB table, the totals under it and one line for each memory; `width` in columns."""
     ub = budget.memories["UB"]
     title = f"Unified Buffer of one vector core, {budget.platform.title}"
@@ -79,9 +82,8 @@ def budget_report(budget: Budget, width: int = PLAIN_WIDTH) -> RenderableType:
     table.add_section()
     table.add_row(*(totals.get(column, "") for column in shown), style="bold")
     blank = Text()
-    return Group(
-        Text(_configuration(budget)), blank, table, blank, Text(_ub_line(ub)), blank, memories_table(budget)
-    )
+    memories = memories_table(budget, measured_bytes)
+    return Group(Text(_configuration(budget)), blank, table, blank, Text(_ub_line(ub)), blank, memories)
 
 
 def _stages(first: str, last: str) -> str:
@@ -122,17 +124,19 @@ def _ub_line(ub: MemoryBudget) -> str:
     )
 
 
-def memories_table(budget: Budget) -> Table:
+def memories_table(budget: Budget, measured_bytes: Mapping[str, int] | None = None) -> Table:
     """Return one row for each memory of the chip."""
-    table = _table(
-        "All memories", "memory", "used", "peak", "available", "% used", "fits", "per", left=("memory", "per")
-    )
+    columns = ["memory", "used", "peak", "measured", "available", "% used", "fits", "per"]
+    if measured_bytes is None:
+        columns.remove("measured")
+    table = _table("All memories", *columns, left=("memory", "per"))
     owners = {"UB": "vector core", "GM": "launch"}
     for name, memory in budget.memories.items():
         table.add_row(
             name,
             format_size(memory.used_bytes),
             format_size(memory.peak_bytes),
+            *([] if measured_bytes is None else [format_size(measured_bytes[name])]),
             format_size(memory.available_bytes),
             f"{100 * memory.used_bytes / max(1, memory.available_bytes):.1f}",
             "yes" if memory.fits else "NO",
@@ -187,7 +191,7 @@ def simulation_report(result: SimulationResult, source: str, width: int = PLAIN_
     if result.over_budget:
         parts.append(Text("OVER BUDGET: the chip could not run this configuration.", style="bold red"))
     parts += [
-        budget_report(result.budget, width),
+        budget_report(result.budget, width, result.measured_bytes),
         Text(),
         error_table(result.errors),
         Text(),
@@ -195,6 +199,28 @@ def simulation_report(result: SimulationResult, source: str, width: int = PLAIN_
         Text(throughput_lines(result.throughput)),
     ]
     return Group(*parts)
+
+
+def footprint_report(footprint: Footprint) -> RenderableType:
+    """Return UB against sequence length: the tiled kernel beside one that keeps whole score rows."""
+    first = footprint.tiled[0]
+    title = f"UB of one vector core against sequence length, {first.platform.title}"
+    table = _table(title, "seq", "tiled", "reused", "fits", "full rows", "reused ", "fits ", left=())
+    for length, tiled, whole in zip(footprint.lengths, footprint.tiled, footprint.full_row, strict=True):
+        sizes = [
+            cell
+            for budget in (tiled, whole)
+            for cell in (
+                format_size(budget.used_bytes),
+                format_size(budget.peak_bytes),
+                "yes" if budget.fits else "NO",
+            )
+        ]
+        table.add_row(f"{length:,}", *sizes)
+    limit = format_bytes(first.available_bytes)
+    unfit = footprint.first_unfit_length
+    verdict = "fit at every length" if unfit is None else f"no longer fit from sequence length {unfit:,} on"
+    return Group(table, Text(), Text(f"Available: {limit}. Full score rows {verdict}."))
 
 
 def platform_report(platform: Platform) -> RenderableType:

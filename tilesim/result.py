@@ -75,6 +75,8 @@ class SimulationResult:
         Modelled device time, where the platform has timing figures.
     warnings : tuple of str
         What a reader should know before trusting the numbers: NaN in the inputs, overflow, over budget.
+    measured_bytes : mapping of str to int, or None
+        Memory name -> most bytes that the launch held at the same time, where that was measured.
     """
 
     workload: Workload
@@ -89,6 +91,7 @@ class SimulationResult:
     throughput: Throughput
     device: None = None
     warnings: tuple[str, ...] = ()
+    measured_bytes: Mapping[str, int] | None = None
 
     @property
     def over_budget(self) -> bool:
@@ -106,6 +109,7 @@ class SimulationResult:
             "scale": self.scale,
             "over_budget": self.over_budget,
             "budget": self.budget.to_dict(),
+            "measured_bytes": None if self.measured_bytes is None else dict(self.measured_bytes),
             "errors": {name: stats.to_dict() for name, stats in self.errors.items()},
             "throughput": dataclasses.asdict(self.throughput),
             "device": self.device,

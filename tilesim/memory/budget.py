@@ -9,7 +9,7 @@ Both are projected: computed before anything runs.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -258,13 +258,9 @@ class Budget:
         parts = [
             f"{memory.name} does not fit: {format_bytes(memory.used_bytes)} required, "
             f"{format_bytes(memory.available_bytes)} available, {format_bytes(memory.excess_bytes)} over",
-            "largest buffers: " + _largest(memory),
+            "largest buffers: " + _shares(memory.buffers, memory.used_bytes, 3),
             f"fullest stage: {memory.peak_stage}, {format_size(memory.live_bytes[memory.peak_stage])} live"
-            + (
-                ", would fit if dead buffers were reused"
-                if memory.peak_bytes <= memory.available_bytes
-                else ""
-            ),
+            + _live_line(memory),
         ]
         also = ", ".join(
             f"{other.name} by {format_size(other.excess_bytes)}" for other in self.overflowing[1:]
@@ -274,6 +270,27 @@ class Budget:
         changes = " or ".join(f"{_option(s.axis)} {s.value}" for s in self.nearest())
         parts.append(f"would fit with {changes}" if changes else "no change of a single setting fits")
         return "; ".join(parts)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return one flat record for each buffer of every memory, as for a CSV file."""
+        return [
+            {
+                "memory": memory.name,
+                "name": buffer.name,
+                "position": buffer.position,
+                "dtype": buffer.dtype,
+                "logical_shape": "x".join(str(size) for size in buffer.logical_shape),
+                "shape": "x".join(str(size) for size in buffer.shape),
+                "count": buffer.count,
+                "bytes_each": buffer.bytes_each,
+                "total_bytes": buffer.total_bytes,
+                "offset_bytes": buffer.offset_bytes,
+                "first_stage": buffer.first_stage,
+                "last_stage": buffer.last_stage,
+            }
+            for memory in self.memories.values()
+            for buffer in memory.buffers
+        ]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the budget as JSON types: UB at the top, every memory under ``memories``."""
@@ -451,11 +468,20 @@ def _suggest(budget: Budget, axis: str, value: int | str, tile: Tile, policy: Pr
     return Suggestion(axis=axis, value=value, tile=tile, precision=policy, used_bytes=used_bytes)
 
 
-def _largest(memory: MemoryBudget, count: int = 3) -> str:
-    largest = sorted(memory.buffers, key=lambda buffer: -buffer.total_bytes)[:count]
+def _live_line(memory: MemoryBudget) -> str:
+    stage = memory.peak_stage
+    if len(memory.stages) == 1:
+        return ""
+    live = _shares(memory.live_buffers(stage), memory.live_bytes[stage], None)
+    reuse = ", would fit if dead buffers were reused" if memory.peak_bytes <= memory.available_bytes else ""
+    return f" ({live}){reuse}"
+
+
+def _shares(buffers: Sequence[Buffer], whole_bytes: int, most: int | None) -> str:
+    largest = sorted(buffers, key=lambda buffer: -buffer.total_bytes)[:most]
     return ", ".join(
         f"{buffer.name} {format_size(buffer.total_bytes)} "
-        f"({100 * buffer.total_bytes / memory.used_bytes:.0f}%, count {buffer.count})"
+        f"({100 * buffer.total_bytes / whole_bytes:.0f}%, count {buffer.count})"
         for buffer in largest
     )
 

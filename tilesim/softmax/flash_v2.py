@@ -174,6 +174,60 @@ def _flat_input(array: Array) -> Array:
     return _flat(array if array.flags.writeable else array.copy())
 
 
+def update_tile(
+    outputs: tuple[Array, Array, Array, Array], src: Array, *, counted: int, update: bool, basic: bool
+) -> None:
+    """Run one tile as the attention kernel does, on stored tensors: states are updated in place.
+
+    Other than the operator it takes bfloat16 data, and a row whose scores are all -inf keeps an empty state
+    instead of NaN.
+
+    Parameters
+    ----------
+    outputs : (dst, exp_sum, max, exp_max)
+        C-contiguous; `dst` like `src`, the others (rows, lanes).
+    src : array (rows, columns)
+        float16, bfloat16 or float32.
+    counted : int
+        Columns that enter maximum and sum.
+    update : bool
+        Whether a state is carried in.
+    basic : bool
+        Whether the tile is a basic block.
+    """
+    require_compiler()
+    from tilesim.kernels import rounding, softmax
+    from tilesim.kernels.operator import StoredShape, softmax_operator
+
+    kinds = {2: rounding.HALF_KIND, 4: rounding.FLOAT_KIND}
+    narrow = src.dtype.kind == "V" or src.dtype.name == "bfloat16"
+    dst, exp_sum, row_max, exp_max = (
+        _flat(x.astype(np.float32)) if x.dtype.name == "bfloat16" else _flat(x) for x in outputs
+    )
+    shape = StoredShape(
+        rows=src.shape[0],
+        columns=src.shape[1],
+        counted=counted,
+        state_lanes=outputs[1].shape[1],
+        exp_max_lanes=outputs[3].shape[1],
+    )
+    numerics = softmax.Numerics(
+        scale=np.float32(1.0),
+        score_kind=rounding.FLOAT_KIND,
+        data_kind=rounding.BFLOAT16_KIND if narrow else kinds[src.itemsize],
+        state_kind=kinds[outputs[1].itemsize],
+        sum_form=softmax.BASIC_SUM if basic else softmax.GENERIC_SUM,
+        guard_empty=True,
+    )
+    source = _flat(src.astype(np.float32) if narrow else src)
+    softmax_operator(
+        (dst, exp_sum, row_max, exp_max, row_max), source, (exp_sum, row_max), shape, update, False, numerics
+    )
+    if narrow:
+        outputs[0][...] = dst.reshape(outputs[0].shape).astype(src.dtype)
+        outputs[3][...] = exp_max.reshape(outputs[3].shape).astype(src.dtype)
+
+
 @functools.lru_cache(maxsize=512)
 def _kernel(plan: Plan, update: bool, write_reduce_max: bool) -> tuple[Any, tuple[Any, ...]]:
     """Return the compiled operator and what it takes besides the operands."""
