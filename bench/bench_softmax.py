@@ -63,9 +63,9 @@ def compiled_loop():
     from tilesim.kernels.operator import softmax_operator
 
     @jit_apart
-    def loop(count, outputs, src, carried, shape, numerics):
+    def loop(count, outputs, src, carried, shape, numerics, scratch, bounds):
         for _ in range(count):
-            softmax_operator(outputs, src, carried, shape, True, False, numerics)
+            softmax_operator(outputs, src, carried, shape, True, False, numerics, scratch, bounds)
 
     return loop
 
@@ -77,7 +77,7 @@ def flat(array):
 @pytest.mark.parametrize("combination", COMBINATIONS)
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: f"{shape[0]}x{shape[1]}")
 def test_update_tile(benchmark, shape, combination):
-    from tilesim.kernels.operator import StoredShape
+    from tilesim.kernels.operator import ROWS, StoredShape, scratch_size
     from tilesim.kernels.rounding import FLOAT_KIND, HALF_KIND
     from tilesim.kernels.softmax import GENERIC_SUM, Numerics
 
@@ -99,7 +99,8 @@ def test_update_tile(benchmark, shape, combination):
         guard_empty=False,
     )
     stored = StoredShape(rows, columns, columns, 1, 1)
-    arguments = (outputs, flat(src), (flat(in_sum), flat(in_max)), stored, numerics)
+    scratch = np.empty(scratch_size(columns), np.float32), np.empty(2 * ROWS, np.int64)
+    arguments = (outputs, flat(src), (flat(in_sum), flat(in_max)), stored, numerics, *scratch)
     loop, count = compiled_loop(), max(1, 2_000_000 // src.size)
     loop(1, *arguments)
 

@@ -29,9 +29,15 @@ PACK_BLOCK = 256
 """Keys packed as one task, and over which V is known to be finite or not."""
 BLOCK_ROWS = 128
 """Query rows of one task at most: K and V tiles are read from cache that many rows at a time."""
+LOCAL_ROWS = 512
+"""Query rows for which workers pack a head's keys and values themselves, tile by tile, in one task."""
 SMALL_FLOPS = 2_000_000
 """Below this, starting a thread costs more than it saves."""
+INLINE_FLOPS = 20_000_000_000
+"""Below this, about a tenth of a second, the calling thread works too instead of watching for Ctrl-C."""
 POLL_S = 0.05
+PLAIN_POLICY = "float"
+"""The policy without rounding points, which has a faster softmax of its own."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -42,8 +48,8 @@ class KernelRun:
     ----------
     output : float32 array (batch, heads, seq_q, head_dim_v)
         Rounded to the data type of the policy.
-    lse : float32 array (batch, heads, seq_q)
-        Natural log-sum-exp of each row's scaled scores; -inf for a row without keys.
+    row_max, row_sum : float32 arrays (batch, heads, seq_q)
+        State of each row after its last tile.
     wall_s : float
         Seconds of packing and kernel.
     threads : int
@@ -51,9 +57,16 @@ class KernelRun:
     """
 
     output: npt.NDArray[np.float32]
-    lse: npt.NDArray[np.float32]
+    row_max: npt.NDArray[np.float32]
+    row_sum: npt.NDArray[np.float32]
     wall_s: float
     threads: int
+
+    @property
+    def lse(self) -> npt.NDArray[np.float32]:
+        """Natural log-sum-exp of each row's scaled scores; -inf for a row without keys."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return (self.row_max + np.log(self.row_sum.astype(np.float64))).astype(np.float32)
 
 
 def run_kernel(
@@ -86,44 +99,44 @@ def run_kernel(
     """
     require_compiler()
     from tilesim.kernels import attention as kernel
-    from tilesim.kernels.packing import pack_worker
 
     batch, heads, seq_q, depth = q.shape
     kv_heads, seq_kv, width = k.shape[1], k.shape[2], v.shape[3]
     q, k, v = (x.reshape(x.shape[0] * x.shape[1], *x.shape[2:]) for x in (q, k, v))
     numerics = _numerics(tile, policy, scale)
     sight = kernel.Sight(seq_kv - seq_q, band.left, band.right, seq_kv)
-    workers = _worker_count(threads, 2 * batch * heads * seq_q * seq_kv * (depth + width))
+    flops = 2 * batch * heads * seq_q * seq_kv * (depth + width)
+    workers = _worker_count(threads, flops)
     kv_tile = min(tile.kv_tile, seq_kv)
-    tasks = _tasks(batch * heads, seq_q, seq_kv, band, workers)
+    local = seq_q * heads // kv_heads <= LOCAL_ROWS and batch * heads >= 2 * workers
+    tasks = _tasks(batch * heads, seq_q, seq_kv, band, workers, LOCAL_ROWS if local else BLOCK_ROWS)
     block_rows = int(tasks[:, 2].max())
     query_head = np.arange(batch * heads)
     kv_head_of = query_head // heads * kv_heads + query_head % heads // (heads // kv_heads)
 
     start = time.perf_counter()
-    packed = _empty_packed(batch * kv_heads, seq_kv, depth, width)
-    _run_workers(
-        workers,
-        packed.finite.size,
-        None,
-        lambda counter: pack_worker(k, v, packed, numerics.data_kind, counter),
-    )
+    packed = _empty_packed(0 if local else batch * kv_heads, seq_kv, depth, width)
     output = np.empty((batch * heads, seq_q, width), np.float32)
     row_max, row_sum = np.empty((2, batch * heads, seq_q), np.float32)
 
     def work(counter: npt.NDArray[np.int64]) -> None:
         scratch = _aligned(kernel.scratch_size(kv_tile, seq_kv, block_rows, depth, width))
-        kernel.attention_worker(
-            q, output, row_max, row_sum, packed, kv_head_of, tasks, counter, scratch, kv_tile, sight, numerics
+        tile = _empty_packed(1, kv_tile if local else 0, depth, width, block=align_up(kv_tile, PACK_BLOCK))
+        own = tile._replace(
+            keys=tile.keys[0], values=tile.values[0], finite=tile.finite[0], block=tile.block if local else 0
         )
+        bounds = np.zeros(2 * kernel.GROUP_ROWS, np.int64)
+        kernel.attention_worker(
+            q, k, v, output, row_max, row_sum, packed, own, kv_head_of, tasks, counter, scratch, bounds,
+            kv_tile, sight, numerics,
+        )  # fmt: skip
 
-    _run_workers(workers, len(tasks), progress, work)
+    _run_workers(workers, len(tasks), progress, work, inline=flops < INLINE_FLOPS)
     wall_s = time.perf_counter() - start
-    with np.errstate(divide="ignore", invalid="ignore"):
-        lse = (row_max + np.log(row_sum.astype(np.float64))).astype(np.float32)
     return KernelRun(
         output=output.reshape(batch, heads, seq_q, width),
-        lse=lse.reshape(batch, heads, seq_q),
+        row_max=row_max.reshape(batch, heads, seq_q),
+        row_sum=row_sum.reshape(batch, heads, seq_q),
         wall_s=wall_s,
         threads=workers,
     )
@@ -148,12 +161,15 @@ def _numerics(tile: Tile, policy: Precision, scale: float) -> Any:
     kinds = {"float": rounding.FLOAT_KIND, "half": rounding.HALF_KIND, "bfloat16": rounding.BFLOAT16_KIND}
     data_kind = kinds[policy.data.name]
     basic = is_basic_block(tile.softmax_rows, tile.kv_tile, policy.data.itemsize)
+    sum_form = softmax.BASIC_SUM if basic else softmax.GENERIC_SUM
+    if policy.name == PLAIN_POLICY:
+        sum_form = softmax.PLAIN_SUM
     return softmax.Numerics(
         scale=np.float32(rounding.round_even(np.float32(scale), data_kind)),
         score_kind=data_kind,
         data_kind=data_kind,
         state_kind=kinds[policy.state.name],
-        sum_form=softmax.BASIC_SUM if basic else softmax.GENERIC_SUM,
+        sum_form=sum_form,
         guard_empty=True,
     )
 
@@ -165,10 +181,12 @@ def _worker_count(threads: int | None, flops: int) -> int:
     return 1 if flops < SMALL_FLOPS else max(1, wanted)
 
 
-def _tasks(heads: int, seq_q: int, seq_kv: int, band: Band, workers: int) -> npt.NDArray[np.int64]:
+def _tasks(
+    heads: int, seq_q: int, seq_kv: int, band: Band, workers: int, most_rows: int
+) -> npt.NDArray[np.int64]:
     """Return (head, first row, rows) of every task, heaviest first so that all workers end together."""
-    rows = min(BLOCK_ROWS, align_up(seq_q, 8))
-    while rows > 8 and heads * ceil_div(seq_q, rows) < 4 * workers:
+    rows = min(most_rows, align_up(seq_q, 8))
+    while rows > 8 and most_rows == BLOCK_ROWS and heads * ceil_div(seq_q, rows) < 4 * workers:
         rows //= 2
     tops = np.arange(0, seq_q, rows, dtype=np.int64)
     counts = np.minimum(rows, seq_q - tops)
@@ -187,7 +205,7 @@ def _aligned(size: int) -> npt.NDArray[np.float32]:
     return raw[skip : skip + size]
 
 
-def _empty_packed(kv_heads: int, seq_kv: int, depth: int, width: int) -> Any:
+def _empty_packed(kv_heads: int, seq_kv: int, depth: int, width: int, block: int = PACK_BLOCK) -> Any:
     from tilesim.kernels.packing import Packed
     from tilesim.kernels.vector import padded_columns
 
@@ -196,8 +214,8 @@ def _empty_packed(kv_heads: int, seq_kv: int, depth: int, width: int) -> Any:
     return Packed(
         keys=_aligned(kv_heads * key_size).reshape(kv_heads, key_size),
         values=_aligned(kv_heads * value_size).reshape(kv_heads, value_size),
-        finite=np.empty((kv_heads, ceil_div(seq_kv, PACK_BLOCK)), np.bool_),
-        block=PACK_BLOCK,
+        finite=np.empty((kv_heads, ceil_div(seq_kv, block)), np.bool_),
+        block=block,
     )
 
 
@@ -206,16 +224,17 @@ def _run_workers(
     total: int,
     progress: Progress | None,
     work: Callable[[npt.NDArray[np.int64]], None],
+    *,
+    inline: bool,
 ) -> None:
-    """Run `work` in that many threads on one shared counter of `total` tasks, and wait for all of them.
+    """Run `work` in that many threads on shared counters, `total` tasks in all, and wait for all of them.
 
-    An exception, Ctrl-C included, sets the counter behind the last task, so that workers end after the task
-    at hand.
+    `inline` makes the calling thread one of the workers, which spares a thread but holds Ctrl-C back. An
+    exception, Ctrl-C included, stops all workers after the task at hand.
     """
-    counter = np.zeros(2, np.int64)
-    if workers == 1 and progress is None:
-        work(counter)
-        return
+    from tilesim.kernels.counter import COUNTERS, DONE_TASKS, STOPPED
+
+    counter = np.zeros(COUNTERS, np.int64)
     failures: list[BaseException] = []
 
     def guarded() -> None:
@@ -223,21 +242,25 @@ def _run_workers(
             work(counter)
         except BaseException as error:
             failures.append(error)
+            counter[STOPPED] = 1
 
-    threads = [threading.Thread(target=guarded, daemon=True) for _ in range(workers)]
+    own = inline and progress is None
+    threads = [threading.Thread(target=guarded, daemon=True) for _ in range(workers - own)]
     for thread in threads:
         thread.start()
     try:
+        if own:
+            guarded()
         alive = threads
         while alive:
             alive[0].join(POLL_S)
             alive = [thread for thread in alive if thread.is_alive()]
-            if progress is not None and counter[1] < total:
-                progress(int(counter[1]), total)
+            if progress is not None and counter[DONE_TASKS] < total:
+                progress(int(counter[DONE_TASKS]), total)
         if progress is not None and not failures:
             progress(total, total)
     except BaseException:
-        counter[0] = total
+        counter[STOPPED] = 1
         for thread in threads:
             thread.join()
         raise

@@ -1,4 +1,4 @@
-"""How kernels are compiled: no fastmath, the GIL released, cached on disk where a directory allows it."""
+"""How kernels are compiled: no fastmath, no allocation, the GIL released, cached on disk where allowed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,9 @@ def jit_apart(function: F) -> F:
 
 
 def _compile(function: F, *, forceinline: bool) -> F:
-    options = {"nogil": True, "error_model": "numpy", "fastmath": False, "forceinline": forceinline}
+    # Without reference counts, an atomic operation for every slice: hence kernels allocate nothing.
+    options = {"nogil": True, "error_model": "numpy", "fastmath": False, "_nrt": False}
+    options["forceinline"] = forceinline
     try:
         dispatcher: Any = _njit(cache=True, **options)(function)
     except RuntimeError:

@@ -11,20 +11,26 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tilesim.kernels._jit import jit, jit_apart
-from tilesim.kernels.counter import DONE_TASKS, NEXT_TASK, fetch_add
-from tilesim.kernels.packing import Packed
+from tilesim.kernels.counter import DONE_TASKS, NEXT_TASK, STOPPED, fetch_add
+from tilesim.kernels.packing import Packed, pack_head, pack_worker
+from tilesim.kernels.plain_softmax import plain_softmax_tile
 from tilesim.kernels.rounding import round_array, round_away, round_even
 from tilesim.kernels.rows import CHUNK
 from tilesim.kernels.softmax import (
     BASIC_SUM,
+    PLAIN_SUM,
     TILE_ROWS,
+    WORK_SIZE,
     Numerics,
     RowState,
     TileShape,
-    new_work,
+    cut_work,
     softmax_tile,
 )
-from tilesim.kernels.vector import MICRO_ROWS, PANEL_COLUMNS, multiply_block, padded_columns
+from tilesim.kernels.vector import MICRO_ROWS, PANEL_COLUMNS, multiply_block, padded_columns, prefetch
+
+CACHE_LINE = 16
+"""float32 elements of one cache line."""
 
 GROUP_ROWS = TILE_ROWS
 """Query rows whose scores are computed, turned into probabilities and multiplied with V together."""
@@ -47,6 +53,22 @@ class Sight(NamedTuple):
     left: Any
     right: Any
     seq_kv: Any
+
+
+class Place(NamedTuple):
+    """Where a tile lies among all keys and in the packed storage.
+
+    Attributes
+    ----------
+    low : int
+        First key of the tile.
+    packed_low, packed_keys : int
+        The same counted from the first packed key, and how many keys are packed together.
+    """
+
+    low: Any
+    packed_low: Any
+    packed_keys: Any
 
 
 class Group(NamedTuple):
@@ -147,12 +169,23 @@ def _accumulate(block: Block, first_row: Any, rows: Any, group: Group, update: A
                 accumulated[d] = round_even(np.float32(old + round_even(partial[d], kind)), kind)
 
 
+@jit
+def _fetch(block: Block, first_row: Any, rows: Any, width: Any) -> None:
+    """Bring the accumulator of this group and the queries of the next near before they are needed."""
+    for at in range(first_row * width, (first_row + rows) * width, CACHE_LINE):
+        prefetch(block.accumulator, at)
+    begin = (first_row + GROUP_ROWS) * block.depth
+    for at in range(begin, min(begin + GROUP_ROWS * block.depth, block.q.size), CACHE_LINE):
+        prefetch(block.q, at)
+
+
 @jit_apart
 def _group_tile(
-    first_row: Any, rows: Any, low: Any, columns: Any, update: Any, block: Block, packed: Packed,
-    values_finite: Any, group: Group, seq_kv: Any, numerics: Numerics,
+    first_row: Any, rows: Any, columns: Any, update: Any, block: Block, packed: Packed,
+    values_finite: Any, group: Group, place: Place, numerics: Numerics,
 ) -> None:  # fmt: skip
     """Take one row group through one score tile: QK, scaling, softmax, PV, accumulation."""
+    low, seq_kv = place.packed_low, place.packed_keys
     least, most = group.start[0], group.stop[0]
     for row in range(1, rows):
         least, most = min(least, group.start[row]), max(most, group.stop[row])
@@ -164,6 +197,7 @@ def _group_tile(
     queries = block.q[first_row * block.depth :]
     products = group.strip[(first_panel - tile_panel) * PANEL_COLUMNS :]
     keys = packed.keys[first_panel * panel_size :]
+    _fetch(block, first_row, rows, group.width)
     _multiply(products, group.stride, queries, block.depth, keys, panel_size, panels, block.depth)
 
     scores = group.strip[low - tile_panel * PANEL_COLUMNS :]
@@ -173,9 +207,11 @@ def _group_tile(
     row_max = block.row_max[first_row : first_row + rows]
     row_sum = block.row_sum[first_row : first_row + rows]
     state = RowState(row_max, row_sum, group.exp_max, group.tile_max)
-    softmax_tile(
-        scores, shape, group.start, group.stop, update, numerics, (row_max, row_sum), state, group.work
-    )
+    if numerics.sum_form == PLAIN_SUM:
+        plain_softmax_tile(scores, shape, group.start, group.stop, update, state, group.work)
+    else:
+        carried = row_max, row_sum
+        softmax_tile(scores, shape, group.start, group.stop, update, numerics, carried, state, group.work)
 
     if values_finite:
         values = packed.values[(low + least) * PANEL_COLUMNS :]
@@ -201,6 +237,15 @@ def _see(first_row: Any, rows: Any, low: Any, columns: Any, sight: Sight, group:
     return seen
 
 
+@jit
+def _sees_tile(top: Any, rows: Any, low: Any, columns: Any, sight: Sight, group: Group) -> Any:
+    """Return whether any row of a task sees a key of a tile."""
+    seen = False
+    for first_row in range(0, rows, GROUP_ROWS):
+        seen |= _see(top + first_row, min(GROUP_ROWS, rows - first_row), low, columns, sight, group)
+    return seen
+
+
 @jit_apart
 def _all_finite(packed: Packed, low: Any, columns: Any) -> Any:
     finite = packed.finite[low // packed.block]
@@ -210,14 +255,24 @@ def _all_finite(packed: Packed, low: Any, columns: Any) -> Any:
 
 
 @jit_apart
-def _load_block(q: Any, depth: Any, width: Any, row_max: Any, row_sum: Any, storage: Any, kind: Any) -> Any:
-    """Round the queries of one task into scratch and begin its state and accumulator."""
+def _load_block(
+    q: Any, depth: Any, width: Any, row_max: Any, row_sum: Any, storage: Any, numerics: Numerics
+) -> Any:
+    """Round the queries of one task into scratch and begin its state and accumulator.
+
+    The plain softmax takes scores that are scaled already: its queries are.
+    """
     rows = row_max.size
     padded_rows = (rows + GROUP_ROWS - 1) // GROUP_ROWS * GROUP_ROWS
     queries = storage[: padded_rows * depth]
     queries[rows * depth :] = 0.0
     for row in range(rows):
-        round_array(q[row], queries[row * depth : (row + 1) * depth], kind)
+        own = queries[row * depth : (row + 1) * depth]
+        if numerics.sum_form == PLAIN_SUM:
+            for d in range(depth):
+                own[d] = np.float32(q[row, d] * numerics.scale)
+        else:
+            round_array(q[row], own, numerics.data_kind)
     accumulator = storage[padded_rows * depth : padded_rows * (depth + width)]
     accumulator[:] = 0.0
     row_max[:] = -np.inf
@@ -256,64 +311,82 @@ def scratch_size(kv_tile: Any, seq_kv: Any, block_rows: Any, depth: Any, head_di
     """Return the float32 elements of scratch one worker needs for tasks of up to `block_rows` rows."""
     padded_rows = (block_rows + GROUP_ROWS - 1) // GROUP_ROWS * GROUP_ROWS
     width = padded_columns(head_dim_v)
-    return GROUP_ROWS * (strip_stride(kv_tile, seq_kv) + width) + padded_rows * (depth + width) + CHUNK
+    rows_size = GROUP_ROWS * (strip_stride(kv_tile, seq_kv) + width) + padded_rows * (depth + width)
+    return rows_size + CHUNK + WORK_SIZE
 
 
 @jit_apart
 def attention_worker(
-    q: Any, out: Any, row_max: Any, row_sum: Any, packed: Packed, kv_head_of: Any, tasks: Any, counter: Any,
-    scratch: Any, kv_tile: Any, sight: Sight, numerics: Numerics,
+    q: Any, k: Any, v: Any, out: Any, row_max: Any, row_sum: Any, packed: Packed, local: Packed,
+    kv_head_of: Any, tasks: Any, counter: Any,
+    scratch: Any, bounds: Any, kv_tile: Any, sight: Sight, numerics: Numerics,
 ) -> None:  # fmt: skip
-    """Take tasks from the shared counter until none is left.
+    """Help to pack keys and values, then take tasks from the shared counter until none is left.
 
     Parameters
     ----------
     q : float32 array (heads, seq_q, head_dim)
+    k, v : float32 arrays (kv_heads, seq_kv, head_dim) and (kv_heads, seq_kv, head_dim_v)
     out : float32 array (heads, seq_q, head_dim_v)
     row_max, row_sum : float32 arrays (heads, seq_q)
         State of each row after its last tile.
     packed : Packed
-        Keys and values of all heads.
+        Storage for the keys and values of all heads, empty with `local`.
+    local : Packed
+        This worker's own storage for those of one tile. If its `block` is not 0, workers pack tiles as they
+        come to them, which pays where a head has a single task.
     kv_head_of : int64 array (heads)
     tasks : int64 array (tasks, 3)
         Head, first row and rows.
-    counter : int64 array (2)
-        Next task and tasks done, shared by all workers.
+    counter : int64 array
+        Shared by all workers, see `counter.py`.
     scratch : float32 array (1-D)
         This worker's own, of `scratch_size` elements.
+    bounds : int64 array (1-D)
+        This worker's own, of ``2 * GROUP_ROWS`` elements.
     kv_tile : int
     sight : Sight
     numerics : Numerics
     """
+    if not local.block:
+        pack_worker(k, v, packed, numerics.data_kind, counter)
     depth, width, kind = q.shape[2], padded_columns(out.shape[2]), numerics.data_kind
     stride, seq_kv = strip_stride(kv_tile, sight.seq_kv), sight.seq_kv
     strip, rest = scratch[: GROUP_ROWS * stride], scratch[GROUP_ROWS * stride :]
     partial, storage = rest[: GROUP_ROWS * width], rest[GROUP_ROWS * width :]
-    start, stop = np.zeros(GROUP_ROWS, np.int64), np.zeros(GROUP_ROWS, np.int64)
-    exp_max, tile_max = np.zeros(GROUP_ROWS, np.float32), np.zeros(GROUP_ROWS, np.float32)
-    group = Group(strip, stride, partial, width, start, stop, exp_max, tile_max, new_work())
+    work, exp_max, tile_max = cut_work(scratch[scratch.size - WORK_SIZE :])
+    start, stop = bounds[:GROUP_ROWS], bounds[GROUP_ROWS:]
+    group = Group(strip, stride, partial, width, start, stop, exp_max, tile_max, work)
     while True:
         task = fetch_add(counter, NEXT_TASK, 1)
-        if task >= tasks.shape[0]:
+        if task >= tasks.shape[0] or fetch_add(counter, STOPPED, 0):
             return
         head, top, rows = tasks[task, 0], tasks[task, 1], tasks[task, 2]
         end = top + rows
         block = _load_block(
-            q[head, top:end], depth, width, row_max[head, top:end], row_sum[head, top:end], storage, kind
+            q[head, top:end], depth, width, row_max[head, top:end], row_sum[head, top:end], storage, numerics
         )
         kv_head = kv_head_of[head]
-        own = Packed(packed.keys[kv_head], packed.values[kv_head], packed.finite[kv_head], packed.block)
         for low in range(0, seq_kv, kv_tile):
             columns = min(kv_tile, seq_kv - low)
-            finite = _all_finite(own, low, columns)
+            if local.block:
+                if not _sees_tile(top, rows, low, columns, sight, group):
+                    continue
+                tile = slice(low, low + columns)
+                pack_head(k[kv_head, tile], v[kv_head, tile], local, 0, columns, kind)
+                own, place = local, Place(low, 0, columns)
+            else:
+                own = Packed(
+                    packed.keys[kv_head], packed.values[kv_head], packed.finite[kv_head], packed.block
+                )
+                place = Place(low, low, seq_kv)
+            finite = _all_finite(own, place.packed_low, columns)
             for first_row in range(0, rows, GROUP_ROWS):
                 count = min(GROUP_ROWS, rows - first_row)
                 if _see(top + first_row, count, low, columns, sight, group):
                     # A row of the group that saw nothing before carries the empty state (-inf, 0), for which
                     # an update gives the first tile's result: exp_max is 0 and so is the accumulator.
                     update = low > top + first_row + sight.shift - sight.left and low > 0
-                    _group_tile(
-                        first_row, count, low, columns, update, block, own, finite, group, seq_kv, numerics
-                    )
+                    _group_tile(first_row, count, columns, update, block, own, finite, group, place, numerics)
         _finish(out[head], top, rows, block, width, kind)
         fetch_add(counter, DONE_TASKS, 1)

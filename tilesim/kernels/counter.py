@@ -10,7 +10,12 @@ from tilesim.kernels._jit import intrinsic
 
 NEXT_TASK = 0
 DONE_TASKS = 1
-"""Places in the int64 array that workers share."""
+NEXT_BLOCK = 2
+DONE_BLOCKS = 3
+STOPPED = 4
+COUNTERS = 5
+"""Places in the int64 array that workers share, and how many there are: tasks and blocks of keys to pack,
+taken and done, and whether the caller wants all workers to end."""
 
 
 @intrinsic

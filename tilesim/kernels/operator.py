@@ -14,7 +14,15 @@ from tilesim.kernels.expression import Value, scalar_function, where
 from tilesim.kernels.processor import BLOCK
 from tilesim.kernels.rounding import HALF_KIND
 from tilesim.kernels.rows import CHUNK
-from tilesim.kernels.softmax import TILE_ROWS, Numerics, RowState, TileShape, new_work, softmax_tile
+from tilesim.kernels.softmax import (
+    TILE_ROWS,
+    WORK_SIZE,
+    Numerics,
+    RowState,
+    TileShape,
+    cut_work,
+    softmax_tile,
+)
 
 ROWS = TILE_ROWS
 """Rows converted at a time, so that they stay in the processor's cache."""
@@ -126,6 +134,11 @@ def store_states(values: Any, stored: Any, top: Any, lanes: Any, rows: Any, kind
             stored[first + lane] = stored[first]
 
 
+def scratch_size(columns: int) -> int:
+    """Return the float32 elements of scratch that the operator needs for rows of that many columns."""
+    return ROWS * columns + CHUNK + 2 * ROWS + WORK_SIZE
+
+
 @jit
 def softmax_operator(
     outputs: Any,
@@ -135,6 +148,8 @@ def softmax_operator(
     update: Any,
     write_reduce_max: Any,
     numerics: Numerics,
+    scratch: Any,
+    bounds: Any,
 ) -> None:
     """Run softmax_flash_v2 on flat operands.
 
@@ -150,17 +165,21 @@ def softmax_operator(
     write_reduce_max : bool
         Whether the maximum of this tile alone is wanted as well.
     numerics : Numerics
+    scratch : float32 array
+        Of `scratch_size` elements.
+    bounds : int64 array
+        Of ``2 * ROWS`` elements.
     """
     dst, exp_sum, row_max, exp_max, reduce_max = outputs
     in_exp_sum, in_max = carried
     data, kept = numerics.data_kind, numerics.state_kind
     lanes = shape.state_lanes
-    scores = np.empty(ROWS * shape.columns + CHUNK, np.float32)
-    small = np.zeros(4 * ROWS, np.float32)
-    state = RowState(small[:ROWS], small[ROWS : 2 * ROWS], small[2 * ROWS : 3 * ROWS], small[3 * ROWS :])
-    work = new_work()
-    start = np.zeros(ROWS, np.int64)
-    stop = np.full(ROWS, shape.counted, np.int64)
+    scores, small = scratch[: ROWS * shape.columns + CHUNK], scratch[ROWS * shape.columns + CHUNK :]
+    work, exp_max_row, tile_max = cut_work(small[2 * ROWS :])
+    state = RowState(small[:ROWS], small[ROWS : 2 * ROWS], exp_max_row, tile_max)
+    start, stop = bounds[:ROWS], bounds[ROWS:]
+    start[:] = 0
+    stop[:] = shape.counted
     for top in range(0, shape.rows, ROWS):
         rows = min(ROWS, shape.rows - top)
         tile = TileShape(shape.columns, rows, shape.columns, shape.counted)

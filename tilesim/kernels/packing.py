@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+from numba import types
 
-from tilesim.kernels._jit import jit_apart
-from tilesim.kernels.counter import DONE_TASKS, NEXT_TASK, fetch_add
-from tilesim.kernels.rounding import round_array
-from tilesim.kernels.vector import PANEL_COLUMNS, padded_columns
+from tilesim.kernels._jit import intrinsic, jit, jit_apart
+from tilesim.kernels.counter import DONE_BLOCKS, NEXT_BLOCK, STOPPED, fetch_add
+from tilesim.kernels.expression import Value
+from tilesim.kernels.rounding import EXPONENT_MASK, FLOAT_KIND, round_array
+from tilesim.kernels.rows import INDEX, LANES, load, store
+from tilesim.kernels.vector import PANEL_COLUMNS, element_pointer, padded_columns
 
 
 class Packed(NamedTuple):
@@ -33,17 +36,69 @@ class Packed(NamedTuple):
     block: Any
 
 
+def _exchange(rows: list[Value], distance: int) -> list[Value]:
+    """Swap the off-diagonal squares of `distance` rows of each 2 x 2: one step of a transposition."""
+    swapped = list(rows)
+    lanes = range(len(rows))
+    for upper in (row for row in lanes if not row & distance):
+        both = rows[upper].followed_by(rows[upper + distance])
+        swapped[upper] = both.lanes(
+            [lane if not lane & distance else lane - distance + len(rows) for lane in lanes]
+        )
+        swapped[upper + distance] = both.lanes(
+            [lane + distance if not lane & distance else lane + len(rows) for lane in lanes]
+        )
+    return swapped
+
+
+@intrinsic
+def _transpose_block(
+    typing_context: Any, source: Any, source_at: Any, source_stride: Any, target: Any, target_at: Any
+) -> Any:
+    """Write LANES x LANES numbers of a C-contiguous array transposed, at row pitch PANEL_COLUMNS."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        array, at, stride, panel, panel_at = args
+        read = element_pointer(context, builder, signature.args[0], array, at)
+        write = element_pointer(context, builder, signature.args[3], panel, panel_at)
+        rows = [load(builder, builder.gep(read, [builder.mul(stride, INDEX(row))])) for row in range(LANES)]
+        distance = LANES // 2
+        while distance:
+            rows = _exchange(rows, distance)
+            distance //= 2
+        for row, value in enumerate(rows):
+            store(value, write, row * PANEL_COLUMNS)
+        return context.get_dummy_value()
+
+    number = types.intp
+    return types.void(source, number, number, target, number), codegen
+
+
 @jit_apart
 def _pack_keys(keys: Any, first: Any, packed: Any, kind: Any) -> None:
     """Transpose up to PANEL_COLUMNS keys into one panel, zeros in the columns left over."""
     depth = keys.shape[1]
     count = min(PANEL_COLUMNS, keys.shape[0] - first)
+    whole_keys, whole_depth = count // LANES * LANES, depth // LANES * LANES
     if count < PANEL_COLUMNS:
         packed[:] = 0.0
+    for column in range(0, whole_keys, LANES):
+        for d in range(0, whole_depth, LANES):
+            _transpose_block(keys, (first + column) * depth + d, depth, packed, d * PANEL_COLUMNS + column)
     for column in range(count):
-        for d in range(depth):
+        for d in range(whole_depth if column < whole_keys else 0, depth):
             packed[d * PANEL_COLUMNS + column] = keys[first + column, d]
-    round_array(packed, packed, kind)
+    if kind != FLOAT_KIND:
+        round_array(packed, packed, kind)
+
+
+@jit
+def _largest_exponent(bits: Any) -> Any:
+    """Return the largest exponent field of float32 numbers given by their int32 bits."""
+    largest = 0
+    for i in range(bits.size):
+        largest = max(largest, bits[i] & EXPONENT_MASK)
+    return largest
 
 
 @jit_apart
@@ -59,11 +114,13 @@ def _pack_values(values: Any, first: Any, count: Any, packed: Any, kind: Any) ->
         if columns < PANEL_COLUMNS:
             rows[:] = 0.0
         for key in range(count):
+            source = values[first + key, left : left + columns]
+            target = rows[key * PANEL_COLUMNS : key * PANEL_COLUMNS + columns]
             for column in range(columns):
-                rows[key * PANEL_COLUMNS + column] = values[first + key, left + column]
-        round_array(rows, rows, kind)
-        for i in range(rows.size):
-            finite &= np.isfinite(rows[i])
+                target[column] = source[column]
+        if kind != FLOAT_KIND:
+            round_array(rows, rows, kind)
+        finite &= _largest_exponent(rows.view(np.int32)) < EXPONENT_MASK
     return finite
 
 
@@ -90,7 +147,7 @@ def pack_head(k: Any, v: Any, packed: Packed, first: Any, count: Any, kind: Any)
 
 @jit_apart
 def pack_worker(k: Any, v: Any, packed: Packed, kind: Any, counter: Any) -> None:
-    """Take blocks of keys from the shared counter and pack them until none is left.
+    """Take blocks of keys from the shared counter and pack them; return when all of them are packed.
 
     Parameters
     ----------
@@ -99,16 +156,20 @@ def pack_worker(k: Any, v: Any, packed: Packed, kind: Any, counter: Any) -> None
         Of all heads.
     kind : int
         Data kind of `rounding.py`.
-    counter : int64 array (2)
-        Next block and blocks done, shared by all workers.
+    counter : int64 array
+        Shared by all workers, see `counter.py`.
     """
     heads, keys = k.shape[0], k.shape[1]
     blocks = packed.finite.shape[1]
     while True:
-        task = fetch_add(counter, NEXT_TASK, 1)
+        task = fetch_add(counter, NEXT_BLOCK, 1)
         if task >= heads * blocks:
-            return
+            break
         head, first = task // blocks, task % blocks * packed.block
         own = Packed(packed.keys[head], packed.values[head], packed.finite[head], packed.block)
         pack_head(k[head], v[head], own, first, min(packed.block, keys - first), kind)
-        fetch_add(counter, DONE_TASKS, 1)
+        fetch_add(counter, DONE_BLOCKS, 1)
+    # The last blocks are in other workers' hands.
+    while fetch_add(counter, DONE_BLOCKS, 0) < heads * blocks:
+        if fetch_add(counter, STOPPED, 0):
+            break

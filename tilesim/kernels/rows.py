@@ -31,86 +31,93 @@ from tilesim.kernels.vector import element_pointer
 CHUNK = 64
 """float lanes of one 256-byte repeat of the vector core: the unit in which rows are reduced."""
 
-_LANES = BLOCK.lanes
-_PARTS = CHUNK // _LANES
+LANES = BLOCK.lanes
+PARTS = CHUNK // LANES
 _ABREAST = 2
 """Registers in one chain of steps of the exponential."""
 _FLOAT = ir.FloatType()
 _INT = ir.IntType(32)
-_INDEX = ir.IntType(64)
-_VECTOR = ir.VectorType(_FLOAT, _LANES)
-_INTEGERS = ir.VectorType(_INT, _LANES)
+INDEX = ir.IntType(64)
+VECTOR = ir.VectorType(_FLOAT, LANES)
+_INTEGERS = ir.VectorType(_INT, LANES)
 
 
 def _place(builder: Any, pointer: Any, first: int, count: int) -> Any:
-    place = builder.gep(pointer, [_INDEX(first)])
+    place = builder.gep(pointer, [INDEX(first)])
     return builder.bitcast(place, ir.VectorType(_FLOAT, count).as_pointer())
 
 
-def _load(builder: Any, pointer: Any, first: int, count: int = _LANES) -> Value:
+def load(builder: Any, pointer: Any, first: int = 0, count: int = LANES) -> Value:
+    """Return `count` numbers from element `first` on."""
     vector = ir.VectorType(_FLOAT, count)
     return Value(builder, builder.load(_place(builder, pointer, first, count), align=4, typ=vector))
 
 
-def _store(value: Value, pointer: Any, first: int) -> None:
+def store(value: Value, pointer: Any, first: int) -> None:
+    """Put a vector at element `first`."""
     builder = value.builder
     builder.store(value.ir, _place(builder, pointer, first, value.ir.type.count), align=4)
 
 
-def _load_chunk(builder: Any, pointer: Any) -> list[Value]:
-    return [_load(builder, pointer, part * _LANES) for part in range(_PARTS)]
+def load_chunk(builder: Any, pointer: Any) -> list[Value]:
+    """Return the 64 numbers at an address, one vector register each."""
+    return [load(builder, pointer, part * LANES) for part in range(PARTS)]
 
 
-def _store_chunk(values: list[Value], pointer: Any) -> None:
+def store_chunk(values: list[Value], pointer: Any) -> None:
+    """Put a chunk at an address."""
     for part, value in enumerate(values):
-        _store(value, pointer, part * _LANES)
+        store(value, pointer, part * LANES)
 
 
-def _spread(builder: Any, scalar: Any, kind: Any = _VECTOR) -> Value:
+def spread(builder: Any, scalar: Any, kind: Any = VECTOR) -> Value:
+    """Return a vector with a number in every lane."""
     one = builder.bitcast(scalar, ir.VectorType(kind.element, 1))
-    return Value(builder, one).lanes([0] * _LANES)
+    return Value(builder, one).lanes([0] * LANES)
 
 
-class _Slots:
+class Slots:
     """Stack slots for the vectors of a chunk, which the compiler turns into registers."""
 
     def __init__(self, builder: Any) -> None:
         self.builder = builder
-        self.slots = [cgutils.alloca_once(builder, _VECTOR) for _ in range(_PARTS)]
+        self.slots = [cgutils.alloca_once(builder, VECTOR) for _ in range(PARTS)]
 
     def set(self, values: list[Value]) -> None:
+        """Put a chunk into the slots."""
         for slot, value in zip(self.slots, values, strict=True):
             self.builder.store(value.ir, slot)
 
     def get(self) -> list[Value]:
-        return [Value(self.builder, self.builder.load(slot, typ=_VECTOR)) for slot in self.slots]
+        """Return the chunk in the slots."""
+        return [Value(self.builder, self.builder.load(slot, typ=VECTOR)) for slot in self.slots]
 
 
 def _below(builder: Any, bound: Any, base: Any) -> list[Value]:
     """Return, for the columns of the chunk at `base`, whether each is below a bound."""
-    left = _spread(builder, builder.trunc(builder.sub(bound, base), _INT), _INTEGERS)
+    left = spread(builder, builder.trunc(builder.sub(bound, base), _INT), _INTEGERS)
     columns = [
-        Value(builder, ir.Constant(_INTEGERS, [part * _LANES + lane for lane in range(_LANES)]))
-        for part in range(_PARTS)
+        Value(builder, ir.Constant(_INTEGERS, [part * LANES + lane for lane in range(LANES)]))
+        for part in range(PARTS)
     ]
     return [column.compare("<", left) for column in columns]
 
 
-def _masked(values: list[Value], start: Any, stop: Any, base: Any, otherwise: float) -> list[Value]:
+def masked(values: list[Value], start: Any, stop: Any, base: Any, otherwise: float) -> list[Value]:
     """Return the chunk with `otherwise` in the columns that the row does not see."""
     builder = values[0].builder
     before, within = _below(builder, start, base), _below(builder, stop, base)
-    nothing = Value(builder, ir.Constant(_VECTOR, [otherwise] * _LANES))
+    nothing = Value(builder, ir.Constant(VECTOR, [otherwise] * LANES))
     return [
         where(hidden, nothing, where(seen, value, nothing))
         for value, hidden, seen in zip(values, before, within, strict=True)
     ]
 
 
-def _is_whole(builder: Any, base: Any, start: Any, stop: Any) -> Any:
+def is_whole(builder: Any, base: Any, start: Any, stop: Any) -> Any:
     """Return whether the row sees all columns of the chunk at `base`."""
     begins = builder.icmp_signed(">=", base, start)
-    return builder.and_(begins, builder.icmp_signed("<=", builder.add(base, _INDEX(CHUNK)), stop))
+    return builder.and_(begins, builder.icmp_signed("<=", builder.add(base, INDEX(CHUNK)), stop))
 
 
 def _larger(x: Value, y: Value) -> Value:
@@ -141,20 +148,20 @@ def _scale_and_max(formula: Callable[[Value, Value], Value]) -> Any:
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             array, at, bounds, first_seen, end_seen, factor = args
             row = element_pointer(context, builder, signature.args[0], array, at)
-            spread = _spread(builder, factor)
-            running = _Slots(builder)
-            running.set([Value(builder, ir.Constant(_VECTOR, [-math.inf] * _LANES))] * _PARTS)
+            factors = spread(builder, factor)
+            running = Slots(builder)
+            running.set([Value(builder, ir.Constant(VECTOR, [-math.inf] * LANES))] * PARTS)
             low, high = cgutils.unpack_tuple(builder, bounds, 2)
-            with cgutils.for_range_slice(builder, low, high, _INDEX(1)) as (chunk, _):
-                base = builder.mul(chunk, _INDEX(CHUNK))
+            with cgutils.for_range_slice(builder, low, high, INDEX(1)) as (chunk, _):
+                base = builder.mul(chunk, INDEX(CHUNK))
                 place = builder.gep(row, [base])
-                scaled = [formula(score, spread) for score in _load_chunk(builder, place)]
-                _store_chunk(scaled, place)
-                seen = _Slots(builder)
+                scaled = [formula(score, factors) for score in load_chunk(builder, place)]
+                store_chunk(scaled, place)
+                seen = Slots(builder)
                 seen.set(scaled)
-                partial = builder.not_(_is_whole(builder, base, first_seen, end_seen))
+                partial = builder.not_(is_whole(builder, base, first_seen, end_seen))
                 with builder.if_then(partial, likely=False):
-                    seen.set(_masked(scaled, first_seen, end_seen, base, -math.inf))
+                    seen.set(masked(scaled, first_seen, end_seen, base, -math.inf))
                 running.set([_larger(*pair) for pair in zip(seen.get(), running.get(), strict=True)])
             largest = _largest(running.get())
             return builder.extract_element(largest.ir, _INT(0))
@@ -208,7 +215,7 @@ def _fold(values: Value) -> Value:
     return values
 
 
-def _concatenate(parts: list[Value]) -> Value:
+def concatenate(parts: list[Value]) -> Value:
     """Return one vector of all parts, whose number is a power of two."""
     while len(parts) > 1:
         parts = [left.followed_by(right) for left, right in zip(parts[::2], parts[1::2], strict=True)]
@@ -219,38 +226,35 @@ def _store_probabilities(builder: Any, values: list[Value], place: Any, kind: An
     """Store numbers from 0 to 1 rounded to a kind known at run time, ties away from zero."""
 
     def is_kind(number: int) -> Any:
-        return builder.icmp_signed("==", kind, _INDEX(number))
+        return builder.icmp_signed("==", kind, INDEX(number))
 
     with builder.if_else(is_kind(HALF_KIND)) as (half, other):
         with half:
-            _store_chunk([half_away_probability_formula(p) for p in values], place)
+            store_chunk([half_away_probability_formula(p) for p in values], place)
         with other, builder.if_else(is_kind(BFLOAT16_KIND)) as (bfloat16, single):
             with bfloat16:
-                _store_chunk([bfloat16_away_formula(p) for p in values], place)
+                store_chunk([bfloat16_away_formula(p) for p in values], place)
             with single:
-                _store_chunk(values, place)
+                store_chunk(values, place)
 
 
-def _exp_less(scores: list[Value], maximum: Value) -> list[Value]:
-    """Return exp(score - maximum), several registers side by side so that their chains of steps overlap."""
-    groups = [scores[first : first + _ABREAST] for first in range(0, _PARTS, _ABREAST)]
-    spread = _concatenate([maximum] * _ABREAST)
+def abreast(formula: Callable[[Value], Value], values: list[Value], count: int) -> list[Value]:
+    """Apply a formula to the registers of a chunk, `count` side by side so that their steps overlap."""
     results = []
-    for group in groups:
-        wide = exp_nonpositive_formula(_concatenate(group) - spread)
-        for part in range(_ABREAST):
-            results.append(wide.lanes(list(range(part * _LANES, (part + 1) * _LANES))))
+    for first in range(0, len(values), count):
+        wide = formula(concatenate(values[first : first + count]))
+        results += [wide.lanes(list(range(part * LANES, (part + 1) * LANES))) for part in range(count)]
     return results
 
 
 def _add_to_lanes(builder: Any, values: list[Value], lanes: Any, fold_to: Any) -> None:
     """Add a chunk to 64 running sums, or put its 8 folded sums at `fold_to` if that is not negative."""
-    with builder.if_else(builder.icmp_signed(">=", fold_to, _INDEX(0))) as (fold, add):
+    with builder.if_else(builder.icmp_signed(">=", fold_to, INDEX(0))) as (fold, add):
         with fold:
-            _store(_fold(_concatenate(values)), builder.gep(lanes, [fold_to]), 0)
+            store(_fold(concatenate(values)), builder.gep(lanes, [fold_to]), 0)
         with add:
-            sums = _load_chunk(builder, lanes)
-            _store_chunk([total + value for total, value in zip(sums, values, strict=True)], lanes)
+            sums = load_chunk(builder, lanes)
+            store_chunk([total + value for total, value in zip(sums, values, strict=True)], lanes)
 
 
 @intrinsic
@@ -288,29 +292,30 @@ def exp_and_sum(
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         array, at, bounds, seen, end, top, to_kind, sums, fold_origin = args
         row = element_pointer(context, builder, signature.args[0], array, at)
-        lane = element_pointer(context, builder, signature.args[7], sums, _INDEX(0))
-        maximum = _spread(builder, top)
+        lane = element_pointer(context, builder, signature.args[7], sums, INDEX(0))
+        maximum = spread(builder, top)
         low, high = cgutils.unpack_tuple(builder, bounds, 2)
         start, stop = cgutils.unpack_tuple(builder, seen, 2)
-        folds = builder.icmp_signed(">=", fold_origin, _INDEX(0))
-        slots = _Slots(builder)
-        with cgutils.for_range_slice(builder, low, high, _INDEX(1)) as (chunk, _):
-            base = builder.mul(chunk, _INDEX(CHUNK))
+        folds = builder.icmp_signed(">=", fold_origin, INDEX(0))
+        slots = Slots(builder)
+        with cgutils.for_range_slice(builder, low, high, INDEX(1)) as (chunk, _):
+            base = builder.mul(chunk, INDEX(CHUNK))
             place = builder.gep(row, [base])
-            before = _load_chunk(builder, place)
-            slots.set(_exp_less(before, maximum))
-            partial = builder.not_(_is_whole(builder, base, start, stop))
+            before = load_chunk(builder, place)
+            less = [score - maximum for score in before]
+            slots.set(abreast(exp_nonpositive_formula, less, _ABREAST))
+            partial = builder.not_(is_whole(builder, base, start, stop))
             with builder.if_then(partial, likely=False):
-                slots.set(_masked(slots.get(), start, stop, base, 0.0))
+                slots.set(masked(slots.get(), start, stop, base, 0.0))
             values = slots.get()
-            eights = builder.mul(builder.sub(chunk, fold_origin), _INDEX(8))
-            _add_to_lanes(builder, values, lane, builder.select(folds, eights, _INDEX(-1)))
+            eights = builder.mul(builder.sub(chunk, fold_origin), INDEX(8))
+            _add_to_lanes(builder, values, lane, builder.select(folds, eights, INDEX(-1)))
             _store_probabilities(builder, values, place, to_kind)
-            behind = builder.icmp_signed(">", builder.add(base, _INDEX(CHUNK)), end)
+            behind = builder.icmp_signed(">", builder.add(base, INDEX(CHUNK)), end)
             with builder.if_then(behind, likely=False):
                 inside = _below(builder, end, base)
-                stored = _load_chunk(builder, place)
-                _store_chunk([where(*choice) for choice in zip(inside, stored, before, strict=True)], place)
+                stored = load_chunk(builder, place)
+                store_chunk([where(*choice) for choice in zip(inside, stored, before, strict=True)], place)
         return context.get_dummy_value()
 
     number = types.intp
@@ -323,9 +328,9 @@ def fold_lanes(typing_context: Any, lanes: Any, target: Any, target_at: Any) -> 
     """Add each 8 adjacent of 64 numbers as the reduction unit does, into 8 numbers."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        read = element_pointer(context, builder, signature.args[0], args[0], _INDEX(0))
+        read = element_pointer(context, builder, signature.args[0], args[0], INDEX(0))
         write = element_pointer(context, builder, signature.args[1], args[1], args[2])
-        _store(_fold(_concatenate(_load_chunk(builder, read))), write, 0)
+        store(_fold(concatenate(load_chunk(builder, read))), write, 0)
         return context.get_dummy_value()
 
     return types.void(lanes, target, types.intp), codegen
@@ -336,7 +341,7 @@ def sum_of_eight(typing_context: Any, numbers: Any) -> Any:
     """Add the first 8 numbers of an array as the reduction unit does."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        read = element_pointer(context, builder, signature.args[0], args[0], _INDEX(0))
-        return builder.extract_element(_fold(_load(builder, read, 0, 8)).ir, _INT(0))
+        read = element_pointer(context, builder, signature.args[0], args[0], INDEX(0))
+        return builder.extract_element(_fold(load(builder, read, 0, 8)).ir, _INT(0))
 
     return types.float32(numbers), codegen

@@ -18,7 +18,9 @@ from tilesim.kernels.rows import CHUNK, exp_and_sum, fold_lanes, scale_and_max, 
 
 GENERIC_SUM = 0
 BASIC_SUM = 1
-"""Orders of the row sum. Basic blocks add in the generic order, except those of 1,024 columns."""
+PLAIN_SUM = 2
+"""Orders of the row sum. Basic blocks add in the generic order, except those of 1,024 columns; the plain
+softmax of `plain_softmax.py` adds in an order of its own."""
 
 
 class Numerics(NamedTuple):
@@ -33,7 +35,7 @@ class Numerics(NamedTuple):
     data_kind, state_kind : int
         Kinds of probabilities and exp_max, and of row maximum and sum.
     sum_form : int
-        `GENERIC_SUM` or `BASIC_SUM`.
+        `GENERIC_SUM`, `BASIC_SUM` or, in the attention kernel only, `PLAIN_SUM`.
     guard_empty : bool
         Whether a row whose maximum is -inf gives zeros (as attention defines it) or NaN (as the operator's
         arithmetic does).
@@ -90,7 +92,7 @@ TILE_ROWS = 8
 
 
 class Work(NamedTuple):
-    """Scratch of one tile: float32 arrays, from `new_work`.
+    """Scratch of one tile: float32 arrays, from `cut_work`.
 
     Attributes
     ----------
@@ -106,11 +108,17 @@ class Work(NamedTuple):
     total: Any
 
 
+WORK_SIZE = CHUNK + 16 + 4 * TILE_ROWS
+"""float32 elements of scratch for `cut_work` and for the exp_max and tile_max of a `RowState`."""
+
+
 @jit
-def new_work() -> Any:
-    """Return scratch for any number of tiles."""
-    lanes, eights = np.zeros(CHUNK, np.float32), np.zeros(16, np.float32)
-    return Work(lanes, eights, np.zeros(TILE_ROWS, np.float32), np.zeros(TILE_ROWS, np.float32))
+def cut_work(storage: Any) -> Any:
+    """Return scratch for any number of tiles, exp_max and tile_max, cut from an array of `WORK_SIZE`."""
+    lanes, eights, rows = storage[:CHUNK], storage[CHUNK : CHUNK + 16], storage[CHUNK + 16 :]
+    top, total = rows[:TILE_ROWS], rows[TILE_ROWS : 2 * TILE_ROWS]
+    exp_max, tile_max = rows[2 * TILE_ROWS : 3 * TILE_ROWS], rows[3 * TILE_ROWS : 4 * TILE_ROWS]
+    return Work(lanes, eights, top, total), exp_max, tile_max
 
 
 @jit
@@ -161,14 +169,14 @@ def _row_sum(
 
 
 @jit
-def _chunks(start: Any, stop: Any) -> Any:
+def chunk_range(start: Any, stop: Any) -> Any:
     """Return the range of chunks that hold a visible column."""
     first = start // CHUNK
     return first, max(first, (stop + CHUNK - 1) // CHUNK) if stop > start else first
 
 
 @jit
-def _mask(scores: Any, first: Any, chunks: Any, counted: Any) -> None:
+def mask_chunks(scores: Any, first: Any, chunks: Any, counted: Any) -> None:
     """Put probability 0 into the chunks of a row that hold no visible column."""
     for column in range(min(chunks[0] * CHUNK, counted)):
         scores[first + column] = 0.0
@@ -220,14 +228,14 @@ def softmax_tile(
     for row in range(shape.rows):
         low, high = start[row], max(start[row], stop[row])
         own_max = scale_and_max(
-            scores, row * shape.stride, _chunks(low, high), low, high, numerics.scale, numerics.score_kind
+            scores, row * shape.stride, chunk_range(low, high), low, high, numerics.scale, numerics.score_kind
         )
         state.tile_max[row] = own_max
         maximum = _larger(in_max[row], own_max) if update else own_max
         work.total[row] = maximum
         work.top[row] = np.float32(0.0) if numerics.guard_empty and maximum == -np.inf else maximum
     for row in range(shape.rows):
-        _mask(scores, row * shape.stride, _chunks(start[row], stop[row]), shape.counted)
+        mask_chunks(scores, row * shape.stride, chunk_range(start[row], stop[row]), shape.counted)
     if update:
         for row in range(shape.rows):
             state.exp_max[row] = exp_any(np.float32(in_max[row] - work.top[row]))
@@ -235,7 +243,7 @@ def softmax_tile(
         state.max[row] = round_away(work.total[row], numerics.state_kind)
         low, high = start[row], max(start[row], stop[row])
         work.total[row] = _row_sum(
-            scores, row * shape.stride, _chunks(low, high), (low, high), shape.counted, work.top[row],
+            scores, row * shape.stride, chunk_range(low, high), (low, high), shape.counted, work.top[row],
             numerics, work,
         )  # fmt: skip
     for row in range(shape.rows):

@@ -137,3 +137,21 @@ def multiply_block(
 
     number = types.intp
     return types.void(c, number, number, a, number, number, b, number, number), codegen
+
+
+@intrinsic
+def prefetch(typing_context: Any, array: Any, first: Any) -> Any:
+    """Ask for the cache line of an element of a 1-D array to be brought near."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        module, name = builder.module, "llvm.prefetch.p0"
+        number = ir.IntType(32)
+        pointer = ir.IntType(8).as_pointer()
+        function = module.globals.get(name) or ir.Function(
+            module, ir.FunctionType(ir.VoidType(), [pointer, number, number, number]), name
+        )
+        place = element_pointer(context, builder, signature.args[0], args[0], args[1])
+        builder.call(function, [builder.bitcast(place, pointer), number(0), number(3), number(1)])
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp), codegen

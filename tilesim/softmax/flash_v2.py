@@ -161,7 +161,14 @@ def _run(operands: Operands, options: Options) -> None:
             flat_max if in_max is row_max else _flat_input(in_max),
         )
     kernel, settings = _kernel(plan, update, write_reduce_max)
-    kernel(outputs, flat_dst if src is dst else _flat_input(src), states, *settings)
+    scratch = _scratch(plan.columns)
+    kernel(outputs, flat_dst if src is dst else _flat_input(src), states, *settings, *scratch)
+
+
+def _scratch(columns: int) -> tuple[Array, Array]:
+    from tilesim.kernels.operator import ROWS, scratch_size
+
+    return np.empty(scratch_size(columns), np.float32), np.empty(2 * ROWS, np.int64)
 
 
 def _flat(array: Array) -> Array:
@@ -221,8 +228,9 @@ def update_tile(
     )
     source = _flat(src.astype(np.float32) if narrow else src)
     softmax_operator(
-        (dst, exp_sum, row_max, exp_max, row_max), source, (exp_sum, row_max), shape, update, False, numerics
-    )
+        (dst, exp_sum, row_max, exp_max, row_max), source, (exp_sum, row_max), shape, update, False, numerics,
+        *_scratch(src.shape[1]),
+    )  # fmt: skip
     if narrow:
         outputs[0][...] = dst.reshape(outputs[0].shape).astype(src.dtype)
         outputs[3][...] = exp_max.reshape(outputs[3].shape).astype(src.dtype)
