@@ -183,7 +183,11 @@ def test_tables_survive_an_ascii_terminal():
     ("arguments", "words"),
     [
         (["run", "--precision", "half-data-flaot-state"], ["did you mean 'half-data-float-state'"]),
-        (["run", "--platform", "ascend910b5"], ["platform", "did you mean 'ascend910b4'"]),
+        (["run", "--platform", "ascend910b44"], ["platform", "did you mean 'ascend910b4'"]),
+        (["estimate", "--kv-tile", "0"], ["kv_tile", "0"]),
+        (["trace"], ["--out"]),
+        (["trace", "--out", "trace.txt"], ["trace.txt", ".json"]),
+        (["trace", "--out", "absent/trace.json"], ["absent/trace.json", "No such file"]),
         (["run", "--mask", "casual"], ["mask", "did you mean 'causal'"]),
         (["run", "--kv-tile", "0"], ["kv_tile", "0", "integer from 1"]),
         (["run", "--kv-tile", "many"], ["--kv-tile", "many"]),
@@ -389,3 +393,56 @@ def test_output_of_a_run_over_budget_says_so(tilesim_cli, tmp_path):
     assert tilesim_cli("run", *SMALL, "--out", out)[0] == 0
     with np.load(out) as arrays:
         assert set(arrays.files) == {"output", "lse"}
+
+
+def test_estimate_prints_time_bound_and_lanes(tilesim_cli, tmp_path):
+    status, out, err = tilesim_cli("estimate")
+    assert (status, err) == (0, "")
+    for text in (
+        "Modelled on ascend910b4",
+        "bound: AIV0.VECTOR",
+        "roofline",
+        "load balance",
+        "softmax",
+        "% busy",
+    ):
+        assert text in out
+    document = json.loads(tilesim_cli("estimate", "--json", "--seq", 2048)[1])
+    assert {"schema", "time_us", "bound", "pipes", "roofline", "fits"} <= set(document)
+    assert tilesim_cli("estimate", "--plot", tmp_path / "e.png")[0] == 0
+    assert (tmp_path / "e.png").stat().st_size > 20000
+
+
+def test_run_shows_the_modelled_device_time(tilesim_cli):
+    document = json.loads(tilesim_cli("run", *SMALL, "--json")[1])
+    assert {"time_us", "bound", "pipes"} <= set(document["device"])
+    assert "Modelled on ascend910b4" in tilesim_cli("run", *SMALL)[1]
+
+
+def test_trace_writes_a_document_that_loads(tilesim_cli, tmp_path):
+    path = tmp_path / "trace.json"
+    status, out, _ = tilesim_cli("trace", "--out", path, "--heads", 4)
+    assert status == 0
+    assert "us" in out
+    document = json.loads(path.read_text())
+    assert len(document["traceEvents"]) > 100
+    summary = json.loads(tilesim_cli("trace", "--out", path, "--heads", 4, "--json")[1])
+    assert summary["events"] == len(document["traceEvents"])
+    assert os.listdir(tmp_path) == ["trace.json"]
+
+
+def test_own_platform_from_a_file(tilesim_cli, tmp_path):
+    from importlib import resources
+
+    text = (resources.files("tilesim") / "platforms" / "ascend910b4.toml").read_text()
+    slower = text.replace("clock_mhz = { value = 1650", "clock_mhz = { value = 825")
+    assert slower != text
+    (tmp_path / "mine.toml").write_text(slower.replace('name = "ascend910b4"', 'name = "mine"'))
+    times = [
+        json.loads(tilesim_cli("estimate", "--json", "--platform", name)[1])
+        for name in ("ascend910b4", tmp_path / "mine.toml")
+    ]
+    one, two = (time["time_us"] - time["launch_us"] for time in times)
+    assert two == pytest.approx(2 * one)
+    (tmp_path / "bad.toml").write_text(text.replace("queue_cycles", "queue_cycle"))
+    refused(tilesim_cli("estimate", "--platform", tmp_path / "bad.toml"), "queue_cycle", "did you mean")

@@ -13,7 +13,9 @@ from tilesim.plots import (
     plot_budget,
     plot_errors,
     plot_footprint,
+    plot_roofline,
     plot_simulation,
+    plot_timeline,
     plot_usage,
     save_figure,
 )
@@ -114,3 +116,30 @@ def test_footprint_shows_flat_tiles_against_growing_rows():
     assert any(f"{curves.first_unfit_length:,}" in text.get_text() for text in ax.texts)
     assert "KiB" in ax.get_ylabel()
     assert "sequence length" in ax.get_xlabel()
+
+
+def test_timeline_draws_every_operation_of_the_first_tiles():
+    lines = ts.timeline(ts.Workload(heads=4), ts.Tile(), "half-data-float-state", "ascend910b4")
+    ax = plot_timeline(lines, tiles=1)
+    first = [event for event in lines.events if (event.task, event.tile) == (0, 0)]
+    assert len(ax.patches) == len(first)
+    ends = [bar.get_x() + bar.get_width() for bar in ax.patches]
+    assert max(ends) == pytest.approx(max(event.end_us for event in first))
+    assert "us" in ax.get_xlabel()
+    assert {label.get_text() for label in ax.get_yticklabels()} == {event.lane for event in first}
+
+
+def test_roofline_has_its_roofs_above_the_point():
+    device = ts.estimate(ts.Workload(), ts.Tile(), "half-data-float-state", "ascend910b4")
+    ax = plot_roofline(device)
+    assert ax.get_xscale() == ax.get_yscale() == "log"
+    *roofs, point = ax.lines
+    (x,), (y,) = point.get_xdata(), point.get_ydata()
+    assert (x, y) == (device.roofline.intensity, device.tflops)
+    for roof in roofs:
+        # Straight lines through two points: interpolate at the point.
+        (x0, x1), (y0, y1) = roof.get_xdata(), roof.get_ydata()
+        height = y0 if y0 == y1 else y0 + (x - x0) * (y1 - y0) / (x1 - x0)
+        assert height > y
+    assert "TFLOP/s" in ax.get_ylabel()
+    assert "byte" in ax.get_xlabel()

@@ -27,7 +27,7 @@ def test_result_holds_what_was_asked_for(tensors):
     assert (
         r.budget.used_bytes == ts.budget(r.workload, ts.Tile(kv_tile=64), r.precision, r.platform).used_bytes
     )
-    assert r.device is None
+    assert r.device.time_us == ts.estimate(r.workload, r.tile, r.precision, r.platform).time_us
     assert not r.over_budget
     assert r.warnings == ()
 

@@ -46,6 +46,7 @@ from tilesim.softmax import (
     softmax_flash_v2_tmp_bytes,
 )
 from tilesim.tile import Tile
+from tilesim.timing import DeviceTime, Timeline, estimate, timeline
 from tilesim.workload import Workload
 
 __version__ = "0.1.0"
@@ -56,6 +57,7 @@ __all__ = [
     "BudgetError",
     "ConfigError",
     "DTypeError",
+    "DeviceTime",
     "Diagnostic",
     "ErrorStats",
     "Footprint",
@@ -73,12 +75,14 @@ __all__ = [
     "Throughput",
     "Tile",
     "TilesimError",
+    "Timeline",
     "UnknownNameError",
     "Workload",
     "attention",
     "attention_reference",
     "budget",
     "check_softmax_flash_v2",
+    "estimate",
     "first_unfit_length",
     "footprint",
     "full_row_budget",
@@ -90,4 +94,5 @@ __all__ = [
     "softmax_flash_v2",
     "softmax_flash_v2_tiling",
     "softmax_flash_v2_tmp_bytes",
+    "timeline",
 ]

@@ -16,7 +16,7 @@ from cyclopts import App, CycloptsError, Parameter
 import tilesim
 from tilesim import options as opt
 from tilesim.errors import BudgetError, TilesimError
-from tilesim.files import check_writable, save_arrays, save_csv
+from tilesim.files import atomic_write, check_writable, save_arrays, save_csv
 from tilesim.memory.budget import budget as plan_budget
 from tilesim.memory.footprint import footprint, parse_lengths
 from tilesim.memory.measure import measure_memory
@@ -24,6 +24,9 @@ from tilesim.platform import platform as find_platform
 from tilesim.platform import platforms as platform_names
 from tilesim.progress import progress_bar
 from tilesim.simulate import simulate
+from tilesim.timing import estimate as estimate_time
+from tilesim.timing import timeline
+from tilesim.trace import chrome_trace
 
 DONE, BAD_USAGE, OVER_BUDGET, INTERRUPTED = 0, 2, 3, 130
 
@@ -167,6 +170,75 @@ def _export(
         plots.save_figure(draw(plots), plot)
     if csv is not None:
         save_csv(csv, rows)
+
+
+@app.command
+def estimate(
+    *,
+    workload: opt.WorkloadOptions = opt.WorkloadOptions(),  # noqa: B008
+    kernel: opt.KernelOptions = opt.KernelOptions(),  # noqa: B008
+    layout: opt.LayoutOptions = opt.LayoutOptions(),  # noqa: B008
+    plot: Path | None = None,
+    output: opt.OutputOptions = opt.OutputOptions(),  # noqa: B008
+) -> int:
+    """Model how long the chip would take, what bounds it and where it waits; needs no tensors.
+
+    Parameters
+    ----------
+    plot
+        Draw the timeline of the slowest core and the roofline to this .png, .pdf or .svg file.
+    """
+    if plot is not None:
+        check_writable(plot, PLOT_SUFFIXES)
+    case = (workload.workload(), kernel.tile(), kernel.precision, kernel.platform)
+    choices = layout.layout()
+    device = estimate_time(*case, layout=choices)
+    if plot is not None:
+        from tilesim import plots
+
+        plots.save_figure(plots.device_figure(timeline(*case, layout=choices)), plot)
+    plan = plan_budget(*case, layout=choices)
+    _show(
+        output,
+        lambda: {"schema": 1, "fits": plan.fits, **device.to_dict()},
+        lambda report, _: report.estimate_report(device, plan),
+    )
+    return DONE
+
+
+@app.command
+def trace(
+    *,
+    out: Path,
+    workload: opt.WorkloadOptions = opt.WorkloadOptions(),  # noqa: B008
+    kernel: opt.KernelOptions = opt.KernelOptions(),  # noqa: B008
+    layout: opt.LayoutOptions = opt.LayoutOptions(),  # noqa: B008
+    output: opt.OutputOptions = opt.OutputOptions(),  # noqa: B008
+) -> int:
+    """Write the modelled pipeline of the slowest core as Chrome trace JSON, which Perfetto opens.
+
+    Parameters
+    ----------
+    out
+        The .json file.
+    """
+    check_writable(out, (".json",))
+    case = (workload.workload(), kernel.tile(), kernel.precision, kernel.platform)
+    choices = layout.layout()
+    lines = timeline(*case, layout=choices)
+    document = chrome_trace(lines, plan_budget(*case, layout=choices))
+    with atomic_write(out) as file:
+        file.write(json.dumps(document, allow_nan=False).encode())
+    device = lines.device_time
+    _show(
+        output,
+        lambda: {"schema": 1, "file": str(out), "events": len(document["traceEvents"]), **device.to_dict()},
+        lambda report, _: (
+            f"{out}: {len(lines.events):,} operations of core {lines.core}, "
+            f"{device.time_us:.1f} us; open it at https://ui.perfetto.dev"
+        ),
+    )
+    return DONE
 
 
 @app.command

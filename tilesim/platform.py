@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import tomllib
 from collections.abc import Mapping
 from importlib import resources
@@ -17,6 +18,22 @@ from tilesim.errors import ConfigError, InputError, UnknownNameError, did_you_me
 MEMORIES = ("UB", "L1", "L0A", "L0B", "L0C", "GM")
 _CORES = ("cube", "vector")
 
+TIMING = (
+    "clock_mhz", "launch_us", "hbm_bytes_per_us", "l2_bytes_per_us", "cube_start_cycles",
+    "half_cube_blocks_per_cycle", "float_cube_blocks_per_cycle", "gm_to_l1_start_cycles",
+    "gm_to_l1_bytes_per_cycle", "gm_to_ub_start_cycles", "gm_to_ub_bytes_per_cycle",
+    "ub_to_gm_start_cycles", "ub_to_gm_bytes_per_cycle", "l0c_to_gm_start_cycles",
+    "l0c_to_gm_bytes_per_cycle", "l1_to_l0_start_cycles", "l1_to_l0a_bytes_per_cycle",
+    "l1_to_l0b_bytes_per_cycle", "vector_dependent_cycles", "vector_least_cycles", "queue_cycles",
+    "matmul_call_cycles", "flag_cycles",
+)  # fmt: skip
+"""Figures of the table ``timing``: all of them or none."""
+VECTOR_INSTRUCTIONS = (
+    "Add", "Sub", "Mul", "Max", "Muls", "Exp", "Div", "Copy", "Brcb", "CastUp", "CastDown", "BlockReduceMax",
+    "BlockReduceSum", "WholeReduceMax", "WholeReduceSum",
+)  # fmt: skip
+"""Figures of the table ``timing.vector``: cycles of one repeat of each instruction."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Figure:
@@ -27,11 +44,14 @@ class Figure:
     value : int or float
         The number; its unit stands in the figure's name.
     source : str
-        The document or measurement it was read from.
+        The document or measurement it was read from; for a fitted one, why its size is plausible.
+    fitted : str
+        The rows it was fitted on; empty for a published figure.
     """
 
     value: int | float
     source: str
+    fitted: str = ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -82,7 +102,11 @@ class Platform:
     memories : mapping of str to Memory
         One for each of UB, L1, L0A, L0B, L0C and GM.
     figures : mapping of str to Figure
-        Every number above by its dotted name (``"memory.UB.capacity_bytes"``), with its source.
+        Every number by its dotted name (``"memory.UB.capacity_bytes"``), with its source.
+    timing : mapping of str to float
+        Clock, rates and latencies by the names of `TIMING`; empty for a chip without timing figures.
+    vector_cycles : mapping of str to float
+        Cycles of one 256-byte repeat of each vector instruction.
 
     Raises
     ------
@@ -96,6 +120,8 @@ class Platform:
     vector_cores: int
     memories: Mapping[str, Memory]
     figures: Mapping[str, Figure] = dataclasses.field(default_factory=dict)
+    timing: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    vector_cycles: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         where = f"Platform {self.name!r}"
@@ -111,12 +137,19 @@ class Platform:
         if missing:
             raise ConfigError(f"{where}.memories", sorted(self.memories), f"lacks {', '.join(missing)}")
         object.__setattr__(self, "memories", MappingProxyType(dict(self.memories)))
-        object.__setattr__(self, "figures", MappingProxyType(dict(self.figures)))
+        for name in ("figures", "timing", "vector_cycles"):
+            object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Mapping proxies do not pickle, and process pools send platforms to their workers.
-        fields = (self.name, self.title, self.cube_cores, self.vector_cores)
-        return _rebuild, (*fields, dict(self.memories), dict(self.figures))
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        mappings = {name: dict(value) for name, value in fields.items() if isinstance(value, Mapping)}
+        return _rebuild, (fields | mappings,)
+
+    @property
+    def has_timing(self) -> bool:
+        """Whether the platform has the figures that `tilesim.estimate` needs."""
+        return bool(self.timing)
 
     @property
     def vector_cores_per_cube(self) -> int:
@@ -135,22 +168,8 @@ class Platform:
         }
 
 
-def _rebuild(
-    name: str,
-    title: str,
-    cube_cores: int,
-    vector_cores: int,
-    memories: dict[str, Memory],
-    figures: dict[str, Figure],
-) -> Platform:
-    return Platform(
-        name=name,
-        title=title,
-        cube_cores=cube_cores,
-        vector_cores=vector_cores,
-        memories=memories,
-        figures=figures,
-    )
+def _rebuild(fields: dict[str, Any]) -> Platform:
+    return Platform(**fields)
 
 
 def platforms() -> tuple[str, ...]:
@@ -206,7 +225,7 @@ def _parse(text: str, where: str) -> Platform:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise InputError("platform file", where, f"is no TOML: {error}") from None
-    _known_keys(where, document, ("name", "title", "cores", "memory"))
+    _known_keys(where, document, ("name", "title", "cores", "memory", "timing"))
     figures: dict[str, Figure] = {}
     cores = _table(where, document, "cores")
     _known_keys(f"{where}: cores", cores, _CORES)
@@ -228,7 +247,48 @@ def _parse(text: str, where: str) -> Platform:
         vector_cores=counts["vector"],
         memories=memories,
         figures=figures,
+        **_timing(where, document, figures),
     )
+
+
+def _timing(
+    where: str, document: Mapping[str, Any], figures: dict[str, Figure]
+) -> dict[str, dict[str, float]]:
+    if "timing" not in document:
+        return {}
+    table = _table(where, document, "timing")
+    _known_keys(f"{where}: timing", table, (*TIMING, "vector"))
+    vector = _table(where, table, "vector")
+    _known_keys(f"{where}: timing.vector", vector, VECTOR_INSTRUCTIONS)
+    numbers: dict[str, dict[str, float]] = {}
+    for field, prefix, names, entries in (
+        ("timing", "timing", TIMING, table),
+        ("vector_cycles", "timing.vector", VECTOR_INSTRUCTIONS, vector),
+    ):
+        missing = [name for name in names if name not in entries]
+        if missing:
+            raise ConfigError(f"{where}: {prefix}", sorted(entries), f"lacks {', '.join(missing)}")
+        numbers[field] = {name: _rate(where, entries, prefix, name, figures) for name in names}
+    return numbers
+
+
+def _rate(where: str, table: Mapping[str, Any], prefix: str, key: str, figures: dict[str, Figure]) -> float:
+    name, entry = f"{prefix}.{key}", table[key]
+    if not isinstance(entry, dict):
+        raise ConfigError(f"{where}: {name}", entry, "must be a table with value and source")
+    _known_keys(f"{where}: {name}", entry, ("value", "source", "fitted"))
+    value = entry.get("value")
+    least_known = key.endswith(("_per_cycle", "_per_us", "_mhz")) or prefix.endswith("vector")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+        raise ConfigError(f"{where}: {name}", value, "must be a number >= 0")
+    if least_known and value == 0:
+        raise ConfigError(f"{where}: {name}", value, "must be above 0")
+    fitted = entry.get("fitted", "")
+    if not isinstance(fitted, str):
+        raise ConfigError(f"{where}: {name}.fitted", fitted, "must be a text: the rows it was fitted on")
+    source = _text(f"{where}: {name}", entry, "source")
+    figures[name] = Figure(value=value, source=source, fitted=fitted)
+    return float(value)
 
 
 def _known_keys(where: str, table: Mapping[str, Any], known: tuple[str, ...]) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tilesim.files import atomic_write
+from tilesim.timing.device_time import LANES, OPERATIONS
 from tilesim.units import format_size
 
 if TYPE_CHECKING:
@@ -19,14 +20,18 @@ if TYPE_CHECKING:
     from tilesim.memory.buffers import Buffer
     from tilesim.memory.footprint import Footprint
     from tilesim.result import SimulationResult
+    from tilesim.timing import DeviceTime, Timeline
 
 __all__ = [
     "budget_figure",
+    "device_figure",
     "footprint_figure",
     "plot_budget",
     "plot_errors",
     "plot_footprint",
+    "plot_roofline",
     "plot_simulation",
+    "plot_timeline",
     "plot_usage",
     "save_figure",
 ]
@@ -48,6 +53,12 @@ BUFFER_COLORS = {
     "softmax temporary": "#775544",
     "message slot": "#222222",
 }
+OPERATION_COLORS = (
+    "#114477", "#4477aa", "#77aadd", "#99ccee", "#117744", "#44aa77", "#cc6677", "#aa4455", "#777711",
+    "#aaaa44", "#4477aa", "#88ccee", "#dd7788", "#ddaa77", "#77aadd", "#aa4488", "#774411", "#cc99bb",
+    "#bbbbbb", "#999999",
+)  # fmt: skip
+"""One for each kind of operation."""
 _LEAST_ERROR = 1e-12
 """Errors below this, zero included, are drawn at the foot of the logarithmic axis."""
 
@@ -269,6 +280,108 @@ def footprint_figure(footprint: Footprint) -> Figure:
     figure = plot_footprint(footprint).figure
     assert figure is not None
     return figure  # type: ignore[return-value]
+
+
+def plot_timeline(timeline: Timeline, *, ax: Axes | None = None, tiles: int = 2) -> Axes:
+    """Draw the first tiles of one core as a Gantt chart: one row a lane, one bar an operation.
+
+    Parameters
+    ----------
+    timeline : Timeline
+    ax : Axes, optional
+    tiles : int
+        Tiles of the first tasks to draw.
+
+    Returns
+    -------
+    Axes
+        Time in us along the x axis, lanes along the y axis.
+    """
+    ax = _new_axes(11.0, 5.0) if ax is None else ax
+    turns = sorted({(event.task, event.tile) for event in timeline.events})[:tiles]
+    shown = [event for event in timeline.events if (event.task, event.tile) in turns]
+    lanes = list(dict.fromkeys(sorted((event.lane for event in shown), key=LANES.index)))
+    for name in dict.fromkeys(event.name for event in shown):
+        own = [event for event in shown if event.name == name]
+        ax.barh(
+            [lanes.index(event.lane) for event in own],
+            [event.end_us - event.start_us for event in own],
+            left=[event.start_us for event in own],
+            height=0.7,
+            color=OPERATION_COLORS[OPERATIONS.index(name)],
+            label=name,
+        )
+    device = timeline.device_time
+    ax.set_yticks(range(len(lanes)), labels=lanes, fontsize=8)
+    ax.invert_yaxis()
+    ax.set_xlabel("modelled time from the launch on (us)")
+    ax.set_title(
+        f"Core {timeline.core} of {device.platform}, first {len(turns)} tiles; whole launch "
+        f"{device.time_us:.1f} us, bound: {device.bound}",
+        fontsize=10,
+    )
+    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=5, fontsize=7, frameon=False)
+    ax.grid(axis="x", alpha=0.3)
+    return ax
+
+
+def plot_roofline(device: DeviceTime, *, ax: Axes | None = None) -> Axes:
+    """Draw what the launch reaches under the roofs of the matrix unit, L2 and HBM.
+
+    Parameters
+    ----------
+    device : DeviceTime
+    ax : Axes, optional
+
+    Returns
+    -------
+    Axes
+        Useful operations a byte of the tensors along the x axis, TFLOP/s along the y axis, both logarithmic.
+    """
+    ax = _new_axes(8.0, 4.5) if ax is None else ax
+    bounds = device.roofline
+    # Bytes a us from time and intensity: HBM moves the tensors, L2 the exchange between cores as well.
+    reach = [bounds.intensity / 30, bounds.intensity * 30]
+    for time_us, style, name in (
+        (bounds.hbm_us, "-", "HBM: tensors once"),
+        (bounds.l2_us, "--", "L2: with exchange between cores"),
+    ):
+        slope = device.useful_flops / time_us / 1e6 / bounds.intensity
+        ax.plot(reach, [slope * x for x in reach], color=LIMIT_COLOR, linestyle=style, label=name)
+    useful_peak = bounds.peak_tflops * device.useful_flops / device.executed_flops
+    ax.axhline(bounds.peak_tflops, color="black", label=f"cube peak: {bounds.peak_tflops:.0f} TFLOP/s")
+    ax.axhline(
+        useful_peak,
+        color="black",
+        linestyle=":",
+        label=f"cube peak, visible pairs: {useful_peak:.0f} TFLOP/s",
+    )
+    ax.plot([bounds.intensity], [device.tflops], "o", color="#4477aa", markersize=9)
+    ax.annotate(
+        f"{device.tflops:.1f} TFLOP/s, {device.time_us:.1f} us", (bounds.intensity, device.tflops),
+        xytext=(10, -4), textcoords="offset points", fontsize=9,
+    )  # fmt: skip
+    ax.set_xscale("log")
+    ax.set_yscale("log")
+    ax.set_xlim(*reach)
+    ax.set_ylim(device.tflops / 10, bounds.peak_tflops * 3)
+    ax.set_xlabel("useful FLOP for each byte of the tensors")
+    ax.set_ylabel("useful TFLOP/s")
+    ax.set_title(f"Roofline of {device.platform}; bound: {device.bound}", fontsize=10)
+    ax.legend(loc="lower right", fontsize=8)
+    ax.grid(alpha=0.3, which="both")
+    return ax
+
+
+def device_figure(timeline: Timeline) -> Figure:
+    """Return one figure of the modelled time: timeline above, roofline below."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11.0, 10.0), layout="constrained")
+    top, bottom = figure.subplots(2, 1, height_ratios=(1.3, 1.0))
+    plot_timeline(timeline, ax=top)
+    plot_roofline(timeline.device_time, ax=bottom)
+    return figure
 
 
 def save_figure(figure: Figure, path: str | Path) -> None:

@@ -14,6 +14,7 @@ from tilesim.memory.budget import Budget, MemoryBudget
 from tilesim.memory.footprint import Footprint
 from tilesim.platform import MEMORIES, Platform
 from tilesim.result import SimulationResult, Throughput
+from tilesim.timing import DeviceTime
 from tilesim.units import format_bytes, format_seconds, format_size
 from tilesim.workload import Workload
 
@@ -185,6 +186,50 @@ def throughput_lines(throughput: Throughput) -> str:
     )
 
 
+def device_table(device: DeviceTime) -> Table:
+    """Return one row for each lane of the slowest core: how long it works and what it waits for."""
+    waits_for = "waits for (us)"
+    table = _table("Slowest core", "lane", "busy us", "% busy", waits_for, left=("lane",), wrap=(waits_for,))
+    whole_us = max(device.core_us)
+    for lane, busy_us in device.busy_us.items():
+        if busy_us == 0.0:
+            continue
+        waits = sorted(device.stall_us[lane].items(), key=lambda item: -item[1])
+        text = ", ".join(f"{reason} {time_us:.1f}" for reason, time_us in waits if time_us >= 0.05)
+        table.add_row(lane, f"{busy_us:.1f}", f"{100 * busy_us / whole_us:.0f}", text)
+    return table
+
+
+def device_line(device: DeviceTime) -> str:
+    """Return the modelled device time as text."""
+    bounds = device.roofline
+    return (
+        f"Modelled on {device.platform}: {device.time_us:.1f} us, of which launch {device.launch_us:.1f} us; "
+        f"bound: {device.bound}.\n"
+        f"{device.tflops:.1f} useful TFLOP/s of {bounds.peak_tflops:.0f} peak; "
+        f"roofline {bounds.time_us:.1f} us (cube {bounds.compute_us:.1f}, L2 {bounds.l2_us:.1f}, "
+        f"HBM {bounds.hbm_us:.1f}).\n"
+        f"{len(device.core_us)} cores, load balance {device.balance:.2f}; "
+        f"{format_size(device.gm_bytes)} through GM, {format_size(device.ub_bytes)} in and out of UB."
+    )
+
+
+def device_report(device: DeviceTime) -> RenderableType:
+    """Return all that `tilesim estimate` prints of the modelled time."""
+    steps = _table(
+        "Steps of the slowest core, both vector cores", "step", "count", "total us", left=("step",)
+    )
+    for name, (count, time_us) in sorted(device.steps.items(), key=lambda item: -item[1][1]):
+        steps.add_row(name, f"{count:,}", f"{time_us:.2f}")
+    return Group(Text(device_line(device)), Text(), device_table(device), Text(), steps)
+
+
+def estimate_report(device: DeviceTime, budget: Budget) -> RenderableType:
+    """Return the configuration, what it takes of UB and its modelled time."""
+    ub = _ub_line(budget.memories["UB"]).splitlines()[0]
+    return Group(Text(_configuration(budget)), Text(ub), Text(), device_report(device))
+
+
 def simulation_report(result: SimulationResult, source: str, width: int = PLAIN_WIDTH) -> RenderableType:
     """Return all that `tilesim run` prints; `width` in columns."""
     parts: list[RenderableType] = [Text(f"Tensors: {source}")]
@@ -198,6 +243,8 @@ def simulation_report(result: SimulationResult, source: str, width: int = PLAIN_
         Text(half_state_line(result.errors)),
         Text(throughput_lines(result.throughput)),
     ]
+    if result.device is not None:
+        parts += [Text(), Text(device_line(result.device)), Text(), device_table(result.device)]
     return Group(*parts)
 
 
@@ -229,7 +276,8 @@ def platform_report(platform: Platform) -> RenderableType:
         f"{platform.name}: {platform.title}", "figure", "value", "source", left=("figure",), wrap=("source",)
     )
     for name, figure in platform.figures.items():
-        table.add_row(name, f"{figure.value:,}", figure.source)
+        fitted = f"fitted on {figure.fitted}: " if figure.fitted else ""
+        table.add_row(name, f"{figure.value:,}", fitted + figure.source)
     return table
 
 

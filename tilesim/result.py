@@ -14,6 +14,7 @@ from tilesim.memory.budget import Budget
 from tilesim.platform import Platform
 from tilesim.precision import Precision
 from tilesim.tile import Tile
+from tilesim.timing.device_time import DeviceTime
 from tilesim.workload import Workload
 
 SCHEMA = 1
@@ -71,8 +72,8 @@ class SimulationResult:
     errors : mapping of str to ErrorStats
         Policy name -> error of its output against the float64 reference, the policy of this run first.
     throughput : Throughput
-    device : None
-        Modelled device time, where the platform has timing figures.
+    device : DeviceTime or None
+        Modelled device time; None where the platform has no timing figures.
     warnings : tuple of str
         What a reader should know before trusting the numbers: NaN in the inputs, overflow, over budget.
     measured_bytes : mapping of str to int, or None
@@ -89,7 +90,7 @@ class SimulationResult:
     budget: Budget
     errors: Mapping[str, ErrorStats]
     throughput: Throughput
-    device: None = None
+    device: DeviceTime | None = None
     warnings: tuple[str, ...] = ()
     measured_bytes: Mapping[str, int] | None = None
 
@@ -112,6 +113,6 @@ class SimulationResult:
             "measured_bytes": None if self.measured_bytes is None else dict(self.measured_bytes),
             "errors": {name: stats.to_dict() for name, stats in self.errors.items()},
             "throughput": dataclasses.asdict(self.throughput),
-            "device": self.device,
+            "device": None if self.device is None else self.device.to_dict(),
             "warnings": list(self.warnings),
         }

@@ -18,6 +18,7 @@ from tilesim.reference import attention_reference
 from tilesim.result import SimulationResult, Throughput
 from tilesim.tensors import Tensors, as_float32, check_scale, check_tensors, check_threads
 from tilesim.tile import Tile
+from tilesim.timing import estimate
 from tilesim.workload import Workload
 
 DEFAULT_PLATFORM = "ascend910b4"
@@ -119,6 +120,7 @@ def simulate(
         budget=budget,
         errors=errors,
         throughput=throughput,
+        device=estimate(workload, wanted, policies[0], chip) if chip.has_timing else None,
         warnings=notes,
     )
 
