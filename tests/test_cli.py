@@ -446,3 +446,78 @@ def test_own_platform_from_a_file(tilesim_cli, tmp_path):
     assert two == pytest.approx(2 * one)
     (tmp_path / "bad.toml").write_text(text.replace("queue_cycles", "queue_cycle"))
     refused(tilesim_cli("estimate", "--platform", tmp_path / "bad.toml"), "queue_cycle", "did you mean")
+
+
+def test_sweep_prints_the_fastest_and_writes_rows(tilesim_cli, tmp_path):
+    path = tmp_path / "rows.csv"
+    status, out, err = tilesim_cli(
+        "sweep", "--kv-tile", "128,512,8192", "--softmax-rows", "8,16", "--output", path
+    )
+    assert (status, err) == (0, "")
+    assert "6 configurations: 4 fits, 2 over budget" in out
+    assert path.read_text().count("\n") == 7
+    document = json.loads(tilesim_cli("sweep", "--kv-tile", "128,512", "--json")[1])
+    assert [row["kv_tile"] for row in document["rows"]] == [128, 512]
+    assert document["counts"] == {"fits": 2}
+
+
+def test_sweep_recommends_within_limits(tilesim_cli):
+    grid = ("--kv-tile", "128,256,512", "--softmax-rows", "8,16,32")
+    status, out, _ = tilesim_cli("sweep", *grid, "--best")
+    assert status == 0
+    assert "Recommended: softmax_rows 32, kv_tile 256" in out
+    assert "slower" in out
+    best = json.loads(tilesim_cli("sweep", *grid, "--max-ub", "128KiB", "--json")[1])["advice"]["best"]
+    assert best["ub_used_bytes"] <= 128 * 1024
+    refused(tilesim_cli("sweep", *grid, "--max-ub", "1KiB"), "no configuration")
+
+
+def test_sweep_from_a_file_with_options_over_it(tilesim_cli, tmp_path):
+    (tmp_path / "grid.toml").write_text("kv_tile = [128, 256]\nheads = [1, 2]\n")
+    document = json.loads(tilesim_cli("sweep", "--grid", tmp_path / "grid.toml", "--heads", "4", "--json")[1])
+    assert [(row["heads"], row["kv_tile"]) for row in document["rows"]] == [(4, 128), (4, 256)]
+    (tmp_path / "bad.toml").write_text("kv_tile = [128]\nkvtile = 3\n")
+    refused(tilesim_cli("sweep", "--grid", tmp_path / "bad.toml"), "line 2", "kvtile", "did you mean")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--kv-tile", ""], ["--kv-tile"]),
+        (["--kv-tile", "8:4"], ["--kv-tile", "8:4"]),
+        (["--output", "rows.txt"], ["rows.txt", ".csv"]),
+        (["--html", "page.txt"], ["page.txt", ".html"]),
+        (["--workers", "0"], ["workers", "0"]),
+        (["--max-ub", "10KB"], ["10KB", "KiB"]),
+        (["--grid", "absent.toml"], ["absent.toml"]),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_sweep_refuses_bad_options(tilesim_cli, tmp_path, monkeypatch, arguments, words):
+    monkeypatch.chdir(tmp_path)
+    refused(tilesim_cli("sweep", *arguments), *words)
+    assert not os.listdir(tmp_path)
+
+
+def test_sweep_draws_every_picture_and_writes_a_page(tilesim_cli, tmp_path):
+    pictures, page = tmp_path / "pictures", tmp_path / "page.html"
+    options = ("--kv-tile", "256,512", "--best", "--plot", pictures, "--html", page)
+    assert tilesim_cli("sweep", *options)[0] == 0
+    names = {"heatmap.png", "pareto.png", "footprint.png", "error.png", "throughput.png"}
+    assert set(os.listdir(pictures)) == names
+    text = page.read_text()
+    assert text.count("data:image/png;base64,") == 5
+    assert "http://" not in text
+    assert "https://" not in text
+
+
+def test_sweep_reports_progress_unless_quiet():
+    code = (
+        "import tilesim.cli_sweep as s, tilesim.cli as c; s.REPORT_S = 0; "
+        "c.call(['sweep', '--kv-tile', '64:512:4', '--slots', '1,2', '--workers', '1'{}])"
+    )
+    for more, shown in (("", True), (", '--quiet'", False)):
+        done = subprocess.run(
+            [sys.executable, "-c", code.format(more)], capture_output=True, text=True, check=True
+        )
+        assert ("configurations" in done.stderr and "s left" in done.stderr) == shown

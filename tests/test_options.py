@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from tilesim.errors import ConfigError
-from tilesim.options import WorkloadOptions, parse_window, tensors
+from tilesim.masks import parse_window
+from tilesim.options import WorkloadOptions, tensors
 
 
 @pytest.mark.parametrize(

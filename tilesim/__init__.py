@@ -6,6 +6,7 @@ compare precision policies against a float64 reference.
 
 from __future__ import annotations
 
+from tilesim.advise import Advice, advise, pareto_front
 from tilesim.attention import attention
 from tilesim.compare import ErrorStats
 from tilesim.errors import (
@@ -17,6 +18,7 @@ from tilesim.errors import (
     TilesimError,
     UnknownNameError,
 )
+from tilesim.grid import Grid
 from tilesim.memory import (
     Budget,
     Footprint,
@@ -45,6 +47,7 @@ from tilesim.softmax import (
     softmax_flash_v2_tiling,
     softmax_flash_v2_tmp_bytes,
 )
+from tilesim.sweep import SweepTable, sweep
 from tilesim.tile import Tile
 from tilesim.timing import DeviceTime, Timeline, estimate, timeline
 from tilesim.workload import Workload
@@ -53,6 +56,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "PRECISIONS",
+    "Advice",
     "Budget",
     "BudgetError",
     "ConfigError",
@@ -61,6 +65,7 @@ __all__ = [
     "Diagnostic",
     "ErrorStats",
     "Footprint",
+    "Grid",
     "InputError",
     "Layout",
     "MeasuredLaunch",
@@ -72,12 +77,14 @@ __all__ = [
     "SoftmaxConfig",
     "SoftmaxMode",
     "SoftmaxTiling",
+    "SweepTable",
     "Throughput",
     "Tile",
     "TilesimError",
     "Timeline",
     "UnknownNameError",
     "Workload",
+    "advise",
     "attention",
     "attention_reference",
     "budget",
@@ -88,11 +95,13 @@ __all__ = [
     "full_row_budget",
     "is_basic_block",
     "measure_memory",
+    "pareto_front",
     "platform",
     "platforms",
     "simulate",
     "softmax_flash_v2",
     "softmax_flash_v2_tiling",
     "softmax_flash_v2_tmp_bytes",
+    "sweep",
     "timeline",
 ]

@@ -15,6 +15,7 @@ from cyclopts import App, CycloptsError, Parameter
 
 import tilesim
 from tilesim import options as opt
+from tilesim.cli_sweep import sweep_command
 from tilesim.errors import BudgetError, TilesimError
 from tilesim.files import atomic_write, check_writable, save_arrays, save_csv
 from tilesim.memory.budget import budget as plan_budget
@@ -261,6 +262,9 @@ def platforms(
         lambda report, width: report.platforms_report(chips),
     )
     return DONE
+
+
+app.command(sweep_command, name="sweep")
 
 
 def _show(output: opt.OutputOptions, document: Callable[[], Any], table: Callable[[Any, int], Any]) -> None:

@@ -96,3 +96,21 @@ def band(mask: str, window: Window = None) -> Band:
     assert pair is not None
     left, right = (UNBOUNDED if side is None else side for side in pair)
     return Band(left=left, right=right)
+
+
+def parse_window(text: str | None) -> Window:
+    """Return the window that N or LEFT,RIGHT stands for; ``none`` is a side without limit.
+
+    Raises
+    ------
+    ConfigError
+        If the text is neither.
+    """
+    if text is None:
+        return None
+    rule = "must be N or LEFT,RIGHT: integers >= 0, or none for no limit"
+    sides = [side.strip() for side in text.split(",")]
+    if len(sides) > 2 or not all(side == "none" or (side.isascii() and side.isdigit()) for side in sides):
+        raise ConfigError("--window", text, rule)
+    left, *right = (None if side == "none" else int(side) for side in sides)
+    return (left, right[0] if right else 0)

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import numpy.typing as npt
 from cyclopts import Parameter, Token
 
-from tilesim._checks import one_of, whole_number
+from tilesim._checks import one_of
 from tilesim.dtypes import BFLOAT16, FLOAT, HALF
 from tilesim.errors import ConfigError
 from tilesim.files import load_tensors
-from tilesim.masks import Window
+from tilesim.masks import parse_window
 from tilesim.memory.buffers import REFERENCE_LAYOUT, Layout
 from tilesim.precision import DEFAULT_PRECISION, PRECISIONS
-from tilesim.samples import load_sample
+from tilesim.samples import load_sample, random_tensors
 from tilesim.simulate import DEFAULT_PLATFORM
 from tilesim.tile import Tile
 from tilesim.workload import Workload
@@ -28,9 +26,6 @@ from tilesim.workload import Workload
 Tensor = npt.NDArray[Any]
 
 DTYPES = {dtype.name: dtype for dtype in (HALF, BFLOAT16, FLOAT)}
-
-MOST_ELEMENTS = 2**36
-"""Elements of random tensors; more is taken for a slip of the keyboard."""
 
 
 def _whole(type_: Any, tokens: Sequence[Token]) -> int:
@@ -235,24 +230,6 @@ COMPARED = tuple(name for name in PRECISIONS if name.startswith("half-data"))
 """Policies that `tilesim run` always compares: half data with float state and with half state."""
 
 
-def parse_window(text: str | None) -> Window:
-    """Return the window that N or LEFT,RIGHT stands for; ``none`` is a side without limit.
-
-    Raises
-    ------
-    ConfigError
-        If the text is neither.
-    """
-    if text is None:
-        return None
-    rule = "must be N or LEFT,RIGHT: integers >= 0, or none for no limit"
-    sides = [side.strip() for side in text.split(",")]
-    if len(sides) > 2 or not all(side == "none" or (side.isascii() and side.isdigit()) for side in sides):
-        raise ConfigError("--window", text, rule)
-    left, *right = (None if side == "none" else int(side) for side in sides)
-    return (left, right[0] if right else 0)
-
-
 def tensors(
     source: Path | None, options: WorkloadOptions, seed: int
 ) -> tuple[tuple[Tensor, Tensor, Tensor], str]:
@@ -274,19 +251,6 @@ def tensors(
     if options.sizes:
         return random_tensors(options.workload(), seed), f"random normal, seed {seed}"
     return load_sample(), "bundled sample: SmolLM2-135M layer 18, 1,024 tokens"
-
-
-def random_tensors(workload: Workload, seed: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return standard normal float16 tensors of the shapes of a workload."""
-    rng = np.random.default_rng(whole_number("--seed", seed, least=0))
-    query = (workload.batch, workload.heads, workload.seq_q, workload.head_dim)
-    key = (workload.batch, workload.kv_heads, workload.seq_kv, workload.head_dim)
-    value = (*key[:3], workload.head_dim_v)
-    shapes = (query, key, value)
-    if sum(math.prod(shape) for shape in shapes) > MOST_ELEMENTS:
-        raise ConfigError("sizes", shapes, f"q, k and v must have at most {MOST_ELEMENTS:,} elements in all")
-    q, k, v = (rng.standard_normal(shape, np.float32).astype(np.float16) for shape in shapes)
-    return q, k, v
 
 
 def _agree(sizes: dict[str, int], loaded: tuple[Tensor, Tensor, Tensor], source: Path) -> None:

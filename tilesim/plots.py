@@ -9,6 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tilesim.files import atomic_write
+from tilesim.sweep_plots import (
+    Curve,
+    plot_error_over_length,
+    plot_heatmap,
+    plot_pareto,
+    plot_throughput_over_tile,
+)
 from tilesim.timing.device_time import LANES, OPERATIONS
 from tilesim.units import format_size
 
@@ -23,14 +30,19 @@ if TYPE_CHECKING:
     from tilesim.timing import DeviceTime, Timeline
 
 __all__ = [
+    "Curve",
     "budget_figure",
     "device_figure",
     "footprint_figure",
     "plot_budget",
+    "plot_error_over_length",
     "plot_errors",
     "plot_footprint",
+    "plot_heatmap",
+    "plot_pareto",
     "plot_roofline",
     "plot_simulation",
+    "plot_throughput_over_tile",
     "plot_timeline",
     "plot_usage",
     "save_figure",

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rich import box
 from rich.console import Console, Group, JustifyMethod, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from tilesim.advise import TILE_AXES, Advice
 from tilesim.compare import ErrorStats
+from tilesim.grid import AXES
 from tilesim.memory.budget import Budget, MemoryBudget
 from tilesim.memory.footprint import Footprint
 from tilesim.platform import MEMORIES, Platform
@@ -18,6 +21,8 @@ from tilesim.timing import DeviceTime
 from tilesim.units import format_bytes, format_seconds, format_size
 from tilesim.workload import Workload
 
+FASTEST = 10
+"""Rows of the table of a sweep."""
 PLAIN_WIDTH = 116
 """Columns of a table that goes to a file or a pipe."""
 
@@ -291,3 +296,38 @@ def platforms_report(platforms: Sequence[Platform]) -> RenderableType:
         table.add_row(chip.name, chip.title, str(chip.cube_cores), str(chip.vector_cores), *sizes)
     figures = [part for chip in platforms for part in (Text(), platform_report(chip))]
     return Group(table, *figures)
+
+
+def sweep_report(
+    rows: Sequence[Mapping[str, Any]], counts: Mapping[str, int], advice: Advice | None
+) -> RenderableType:
+    """Return how many configurations fit, the fastest ones, and the recommendation if there is one."""
+    total = ", ".join(f"{count:,} {status}" for status, count in counts.items())
+    parts: list[RenderableType] = [Text(f"{len(rows):,} configurations: {total}.")]
+    fitting = [row for row in rows if row["status"] == "fits" and row["time_us"] is not None]
+    fastest = sorted(fitting, key=lambda row: (row["time_us"], row["ub_used_bytes"], row["index"]))[:FASTEST]
+    if fastest:
+        varied = [name for name in AXES if len({str(row[name]) for row in rows}) > 1]
+        table = _table(
+            f"The {len(fastest)} fastest", *varied, "time us", "UB bytes", "bound", left=("bound",)
+        )
+        for row in fastest:
+            cells = [str(row[name]) for name in varied]
+            table.add_row(*cells, f"{row['time_us']:.1f}", f"{row['ub_used_bytes']:,}", row["bound"])
+        parts += [Text(), table]
+    if advice is not None:
+        parts += [Text(), *_advice_lines(advice)]
+    return Group(*parts)
+
+
+def _advice_lines(advice: Advice) -> list[RenderableType]:
+    best = advice.best
+    chosen = ", ".join(f"{name} {best[name]}" for name in TILE_AXES)
+    error = "" if best["sample_rms_error"] is None else f", rms error {best['sample_rms_error']:.3e}"
+    size = f"{best['ub_used_bytes']:,} bytes of UB{error}"
+    lines: list[RenderableType] = [
+        Text(f"Recommended: {chosen}: {best['time_us']:.1f} us, {size}.", style="bold")
+    ]
+    lines += [Text(f"  {n.axis} {n.value}: {n.reason}") for n in advice.neighbours]
+    lines.append(Text(f"{len(advice.front)} configurations are beaten by no other in everything."))
+    return lines

@@ -83,12 +83,27 @@ def plan(lifetimes: Sequence[Lifetime], alignment_bytes: int = 1) -> Plan:
     whole_number("alignment_bytes", alignment_bytes)
     sizes = [align_up(life.size_bytes, alignment_bytes) for life in lifetimes]
     indices = range(len(lifetimes))
+    if len({(life.first, life.last) for life in lifetimes}) == 1:
+        # All live together: one behind the other, as the largest first would lie as well.
+        orders: tuple[list[int], ...] = (sorted(indices, key=lambda i: (-sizes[i], i)),)
+        return _result(lifetimes, sizes, [_stacked(sizes, orders[0])])
     orders = (
         sorted(indices, key=lambda i: (-sizes[i], lifetimes[i].first, i)),
         sorted(indices, key=lambda i: (lifetimes[i].first - lifetimes[i].last, -sizes[i], i)),
         sorted(indices, key=lambda i: (lifetimes[i].first, -sizes[i], i)),
     )
-    attempts = [_place(lifetimes, sizes, order) for order in orders]
+    return _result(lifetimes, sizes, [_place(lifetimes, sizes, order) for order in orders])
+
+
+def _stacked(sizes: Sequence[int], order: Sequence[int]) -> list[int]:
+    offsets, end = [0] * len(sizes), 0
+    for index in order:
+        offsets[index] = end
+        end += sizes[index]
+    return offsets
+
+
+def _result(lifetimes: Sequence[Lifetime], sizes: Sequence[int], attempts: list[list[int]]) -> Plan:
     peaks = [max((offset + size for offset, size in zip(a, sizes, strict=True)), default=0) for a in attempts]
     peak_bytes = min(peaks)
     stages = range(max((life.last + 1 for life in lifetimes), default=0))
