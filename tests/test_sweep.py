@@ -239,3 +239,20 @@ def test_table_can_be_shared_between_threads(table):
         thread.join()
     assert all(rows == results[0] for rows in results)
     assert isinstance(table, SweepTable)
+
+
+def test_an_interrupted_sweep_in_processes_ends_and_leaves_whole_rows(tmp_path):
+    path = tmp_path / "rows.csv"
+    command = [
+        sys.executable, "-m", "tilesim", "sweep", "--kv-tile", "64:1024:8", "--softmax-rows", "1:64:1",
+        "--output", str(path), "--workers", "2",
+    ]  # fmt: skip
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+    )
+    wait_for(lambda: path.exists() and path.stat().st_size > 50_000)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert err.decode().splitlines()[-1] == "tilesim: interrupted"
+    assert [row["index"] for row in read_rows(path)] == list(range(len(read_rows(path))))

@@ -9,6 +9,7 @@ import contextlib
 import importlib
 import multiprocessing
 import os
+import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from typing import Any
@@ -27,9 +28,11 @@ class InlineExecutor(Executor):
         return future
 
 
-def _one_thread() -> None:
-    # Numba is not loaded yet in a process that was just spawned.
+def _begin_worker() -> None:
+    # Numba is not loaded yet in a process that was just spawned. Ctrl-C reaches every process of a terminal;
+    # the parent ends its workers.
     os.environ["NUMBA_NUM_THREADS"] = "1"
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 @contextlib.contextmanager
@@ -59,13 +62,18 @@ def open_executor(workers: int | None = None, scheduler: str | None = None) -> I
         yield InlineExecutor(), 1
         return
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(count, mp_context=context, initializer=_one_thread)
+    others = set(multiprocessing.active_children())
+    pool = ProcessPoolExecutor(count, mp_context=context, initializer=_begin_worker)
     try:
         yield pool, count
     except BaseException:
+        # Cancelling alone waits for workers that may be in the middle of a long chunk.
         pool.shutdown(wait=False, cancel_futures=True)
+        for process in set(multiprocessing.active_children()) - others:
+            process.kill()
         raise
-    pool.shutdown()
+    finally:
+        pool.shutdown()
 
 
 @contextlib.contextmanager
