@@ -6,7 +6,9 @@ callers, forked processes and any number of threads are all right.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -33,8 +35,6 @@ LOCAL_ROWS = 512
 """Query rows for which workers pack a head's keys and values themselves, tile by tile, in one task."""
 SMALL_FLOPS = 2_000_000
 """Below this, starting a thread costs more than it saves."""
-INLINE_FLOPS = 20_000_000_000
-"""Below this, about a tenth of a second, the calling thread works too instead of watching for Ctrl-C."""
 POLL_S = 0.05
 PLAIN_POLICY = "float"
 """The policy without rounding points, which has a faster softmax of its own."""
@@ -131,7 +131,7 @@ def run_kernel(
             kv_tile, sight, numerics,
         )  # fmt: skip
 
-    _run_workers(workers, len(tasks), progress, work, inline=flops < INLINE_FLOPS)
+    _run_workers(workers, len(tasks), progress, work)
     wall_s = time.perf_counter() - start
     return KernelRun(
         output=output.reshape(batch, heads, seq_q, width),
@@ -224,33 +224,32 @@ def _run_workers(
     total: int,
     progress: Progress | None,
     work: Callable[[npt.NDArray[np.int64]], None],
-    *,
-    inline: bool,
 ) -> None:
     """Run `work` in that many threads on shared counters, `total` tasks in all, and wait for all of them.
 
-    `inline` makes the calling thread one of the workers, which spares a thread but holds Ctrl-C back. An
-    exception, Ctrl-C included, stops all workers after the task at hand.
+    An exception, Ctrl-C included, stops all workers after the task at hand. The calling thread only watches:
+    if it worked as well, a thread that it starts would often share its core for the first milliseconds.
     """
     from tilesim.kernels.counter import COUNTERS, DONE_TASKS, STOPPED
 
     counter = np.zeros(COUNTERS, np.int64)
     failures: list[BaseException] = []
 
-    def guarded() -> None:
+    def guarded(place: int) -> None:
         try:
+            _spread_out(place)
             work(counter)
         except BaseException as error:
             failures.append(error)
             counter[STOPPED] = 1
 
-    own = inline and progress is None
-    threads = [threading.Thread(target=guarded, daemon=True) for _ in range(workers - own)]
+    if workers == 1 and total == 1 and progress is None:
+        work(counter)
+        return
+    threads = [threading.Thread(target=guarded, args=(place,), daemon=True) for place in range(workers)]
     for thread in threads:
         thread.start()
     try:
-        if own:
-            guarded()
         alive = threads
         while alive:
             alive[0].join(POLL_S)
@@ -266,3 +265,17 @@ def _run_workers(
         raise
     if failures:
         raise failures[0]
+
+
+def _spread_out(place: int) -> None:
+    """Move the calling thread to a processor of its own, from where the system may move it on.
+
+    A thread begins on the processor of the one that started it, and may share it for milliseconds.
+    """
+    if not hasattr(os, "sched_setaffinity"):
+        return
+    allowed = sorted(os.sched_getaffinity(0))
+    if len(allowed) > 1:
+        with contextlib.suppress(OSError):
+            os.sched_setaffinity(0, {allowed[place % len(allowed)]})
+            os.sched_setaffinity(0, allowed)
