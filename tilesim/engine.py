@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tilesim import scratch
 from tilesim._checks import require_compiler
 from tilesim.masks import Band
 from tilesim.precision import DEFAULT_PRECISION, PRECISIONS, Precision
@@ -31,6 +32,8 @@ PACK_BLOCK = 256
 """Keys packed as one task, and over which V is known to be finite or not."""
 BLOCK_ROWS = 128
 """Query rows of one task at most: K and V tiles are read from cache that many rows at a time."""
+CACHE_LINE = 16
+"""float32 elements of one cache line."""
 LOCAL_ROWS = 512
 """Query rows for which workers pack a head's keys and values themselves, tile by tile, in one task."""
 SMALL_FLOPS = 2_000_000
@@ -111,27 +114,31 @@ def run_kernel(
     local = seq_q * heads // kv_heads <= LOCAL_ROWS and batch * heads >= 2 * workers
     tasks = _tasks(batch * heads, seq_q, seq_kv, band, workers, LOCAL_ROWS if local else BLOCK_ROWS)
     block_rows = int(tasks[:, 2].max())
-    query_head = np.arange(batch * heads)
-    kv_head_of = query_head // heads * kv_heads + query_head % heads // (heads // kv_heads)
+    kv_head_of = np.arange(batch * heads) // (heads // kv_heads)
 
     start = time.perf_counter()
-    packed = _empty_packed(0 if local else batch * kv_heads, seq_kv, depth, width)
+    shared_heads = 0 if local else batch * kv_heads
+    sizes = _packed_sizes(seq_kv, depth, width)
+    storage = scratch.take(shared_heads * sum(sizes))
+    packed = _packed(storage, shared_heads, sizes, ceil_div(seq_kv, PACK_BLOCK))
     output = np.empty((batch * heads, seq_q, width), np.float32)
     row_max, row_sum = np.empty((2, batch * heads, seq_q), np.float32)
 
+    tile_sizes = _packed_sizes(kv_tile, depth, width) if local else (0, 0)
+    own_size = align_up(kernel.scratch_size(kv_tile, seq_kv, block_rows, depth, width), CACHE_LINE)
+
     def work(counter: npt.NDArray[np.int64]) -> None:
-        scratch = _aligned(kernel.scratch_size(kv_tile, seq_kv, block_rows, depth, width))
-        tile = _empty_packed(1, kv_tile if local else 0, depth, width, block=align_up(kv_tile, PACK_BLOCK))
-        own = tile._replace(
-            keys=tile.keys[0], values=tile.values[0], finite=tile.finite[0], block=tile.block if local else 0
-        )
+        own = scratch.take(own_size + sum(tile_sizes))
+        one_tile = _packed_tile(own[own_size:], tile_sizes, align_up(kv_tile, PACK_BLOCK) if local else 0)
         bounds = np.zeros(2 * kernel.GROUP_ROWS, np.int64)
         kernel.attention_worker(
-            q, k, v, output, row_max, row_sum, packed, own, kv_head_of, tasks, counter, scratch, bounds,
-            kv_tile, sight, numerics,
+            q, k, v, output, row_max, row_sum, packed, one_tile, kv_head_of, tasks, counter,
+            own[:own_size], bounds, kv_tile, sight, numerics,
         )  # fmt: skip
+        scratch.give_back(own)
 
     _run_workers(workers, len(tasks), progress, work)
+    scratch.give_back(storage)
     wall_s = time.perf_counter() - start
     return KernelRun(
         output=output.reshape(batch, heads, seq_q, width),
@@ -198,25 +205,30 @@ def _tasks(
     return np.ascontiguousarray(np.stack([head, tops[blocks], counts[blocks]], axis=1))
 
 
-def _aligned(size: int) -> npt.NDArray[np.float32]:
-    """Return uninitialised float32 storage that starts on a 64-byte cache line."""
-    raw = np.empty(size + 16, np.float32)
-    skip = -raw.ctypes.data % 64 // 4
-    return raw[skip : skip + size]
-
-
-def _empty_packed(kv_heads: int, seq_kv: int, depth: int, width: int, block: int = PACK_BLOCK) -> Any:
-    from tilesim.kernels.packing import Packed
+def _packed_sizes(seq_kv: int, depth: int, width: int) -> tuple[int, int]:
+    """Return the float32 elements of the packed keys and values of one head."""
     from tilesim.kernels.vector import padded_columns
 
-    key_size = padded_columns(seq_kv) * depth
-    value_size = padded_columns(width) * seq_kv
+    return padded_columns(seq_kv) * depth, padded_columns(width) * seq_kv
+
+
+def _packed(storage: npt.NDArray[np.float32], kv_heads: int, sizes: tuple[int, int], blocks: int) -> Any:
+    """Cut storage for the keys and values of some heads out of one array."""
+    from tilesim.kernels.packing import Packed
+
+    keys, values = (kv_heads * size for size in sizes)
     return Packed(
-        keys=_aligned(kv_heads * key_size).reshape(kv_heads, key_size),
-        values=_aligned(kv_heads * value_size).reshape(kv_heads, value_size),
-        finite=np.empty((kv_heads, ceil_div(seq_kv, block)), np.bool_),
-        block=block,
+        keys=storage[:keys].reshape(kv_heads, sizes[0]),
+        values=storage[keys : keys + values].reshape(kv_heads, sizes[1]),
+        finite=np.empty((kv_heads, blocks), np.bool_),
+        block=PACK_BLOCK,
     )
+
+
+def _packed_tile(storage: npt.NDArray[np.float32], sizes: tuple[int, int], block: int) -> Any:
+    """Cut storage for one tile of one head; a `block` of 0 says that it is not used."""
+    packed = _packed(storage, 1, sizes, 1)
+    return packed._replace(keys=packed.keys[0], values=packed.values[0], finite=packed.finite[0], block=block)
 
 
 def _run_workers(

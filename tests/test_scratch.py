@@ -1,0 +1,64 @@
+"""Storage kept between calls: never handed out twice, bounded, on a cache line."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from tilesim import scratch
+
+
+@pytest.fixture(autouse=True)
+def nothing_kept(monkeypatch):
+    monkeypatch.setattr(scratch, "_kept", [])
+
+
+def test_storage_is_large_enough_and_starts_on_a_cache_line():
+    for size in (1, 17, 100_001):
+        array = scratch.take(size)
+        assert array.size >= size
+        assert array.dtype == np.float32
+        assert array.ctypes.data % scratch.CACHE_LINE_BYTES == 0
+
+
+def test_what_was_given_back_is_used_again_but_never_twice():
+    first = scratch.take(10_000)
+    place = first.ctypes.data
+    scratch.give_back(first)
+    again, other = scratch.take(9_000), scratch.take(9_000)
+    assert again.ctypes.data == place
+    assert not np.shares_memory(again, other)
+
+
+def test_small_requests_leave_large_storage_alone():
+    large = scratch.take(1_000_000)
+    scratch.give_back(large)
+    assert not np.shares_memory(scratch.take(1_000), large)
+
+
+def test_what_is_kept_is_bounded(monkeypatch):
+    monkeypatch.setattr(scratch, "MOST_BYTES", 1_000_000)
+    for _ in range(5):
+        scratch.give_back(scratch.aligned(100_000))
+    assert sum(array.nbytes for array in scratch._kept) <= 1_000_000
+    scratch.give_back(scratch.aligned(1_000_000))
+    assert scratch._kept == []
+
+
+def test_threads_never_share():
+    failures = []
+
+    def work(number):
+        for _ in range(200):
+            array = scratch.take(5_000)
+            array[:5_000] = number
+            if not (array[:5_000] == number).all():
+                failures.append(number)
+            scratch.give_back(array)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
