@@ -27,10 +27,14 @@ from tilesim.kernels.softmax import (
     cut_work,
     softmax_tile,
 )
-from tilesim.kernels.vector import MICRO_ROWS, PANEL_COLUMNS, multiply_block, padded_columns, prefetch
-
-CACHE_LINE = 16
-"""float32 elements of one cache line."""
+from tilesim.kernels.vector import (
+    CACHE_LINE,
+    MICRO_ROWS,
+    PANEL_COLUMNS,
+    multiply_block,
+    padded_columns,
+    prefetch,
+)
 
 GROUP_ROWS = TILE_ROWS
 """Query rows whose scores are computed, turned into probabilities and multiplied with V together."""

@@ -12,7 +12,7 @@ from tilesim.kernels.counter import DONE_BLOCKS, NEXT_BLOCK, STOPPED, fetch_add
 from tilesim.kernels.expression import Value
 from tilesim.kernels.rounding import EXPONENT_MASK, FLOAT_KIND, round_array
 from tilesim.kernels.rows import INDEX, LANES, load, store
-from tilesim.kernels.vector import PANEL_COLUMNS, element_pointer, padded_columns
+from tilesim.kernels.vector import CACHE_LINE, PANEL_COLUMNS, element_pointer, padded_columns, prefetch
 
 
 class Packed(NamedTuple):
@@ -74,6 +74,20 @@ def _transpose_block(
     return types.void(source, number, number, target, number), codegen
 
 
+@intrinsic
+def copy_panel_row(typing_context: Any, source: Any, source_at: Any, target: Any, target_at: Any) -> Any:
+    """Copy PANEL_COLUMNS numbers."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        read = element_pointer(context, builder, signature.args[0], args[0], args[1])
+        write = element_pointer(context, builder, signature.args[2], args[2], args[3])
+        for part in range(0, PANEL_COLUMNS, LANES):
+            store(load(builder, read, part), write, part)
+        return context.get_dummy_value()
+
+    return types.void(source, types.intp, target, types.intp), codegen
+
+
 @jit_apart
 def _pack_keys(keys: Any, first: Any, packed: Any, kind: Any) -> None:
     """Transpose up to PANEL_COLUMNS keys into one panel, zeros in the columns left over."""
@@ -83,6 +97,10 @@ def _pack_keys(keys: Any, first: Any, packed: Any, kind: Any) -> None:
     if count < PANEL_COLUMNS:
         packed[:] = 0.0
     for column in range(0, whole_keys, LANES):
+        # Blocks are read across rows, which the processor does not foresee: ask for the rows after these.
+        ahead = (first + column + LANES) * depth
+        for at in range(ahead, min(ahead + LANES * depth, keys.size), CACHE_LINE):
+            prefetch(keys, at)
         for d in range(0, whole_depth, LANES):
             _transpose_block(keys, (first + column) * depth + d, depth, packed, d * PANEL_COLUMNS + column)
     for column in range(count):
@@ -105,19 +123,25 @@ def _largest_exponent(bits: Any) -> Any:
 def _pack_values(values: Any, first: Any, count: Any, packed: Any, kind: Any) -> Any:
     """Copy value rows into their panels; return whether all of them are finite."""
     keys, width = values.shape
+    panels = padded_columns(width) // PANEL_COLUMNS
+    # Row by row, as memory lies; a row goes to all panels.
+    for key in range(count):
+        source = values[first + key]
+        for panel in range(panels):
+            left = panel * PANEL_COLUMNS
+            base = (panel * keys + first + key) * PANEL_COLUMNS
+            target = packed[base : base + PANEL_COLUMNS]
+            columns = min(PANEL_COLUMNS, width - left)
+            if columns == PANEL_COLUMNS:
+                copy_panel_row(source, left, target, 0)
+            else:
+                target[:] = 0.0
+                for column in range(columns):
+                    target[column] = source[left + column]
     finite = True
-    for panel in range(padded_columns(width) // PANEL_COLUMNS):
-        left = panel * PANEL_COLUMNS
-        columns = min(PANEL_COLUMNS, width - left)
+    for panel in range(panels):
         base = (panel * keys + first) * PANEL_COLUMNS
         rows = packed[base : base + count * PANEL_COLUMNS]
-        if columns < PANEL_COLUMNS:
-            rows[:] = 0.0
-        for key in range(count):
-            source = values[first + key, left : left + columns]
-            target = rows[key * PANEL_COLUMNS : key * PANEL_COLUMNS + columns]
-            for column in range(columns):
-                target[column] = source[column]
         if kind != FLOAT_KIND:
             round_array(rows, rows, kind)
         finite &= _largest_exponent(rows.view(np.int32)) < EXPONENT_MASK

@@ -16,6 +16,8 @@ from tilesim.kernels._jit import intrinsic, jit
 from tilesim.kernels.processor import BLOCK
 
 MICRO_ROWS = BLOCK.rows
+CACHE_LINE = 16
+"""float32 elements of one cache line."""
 PANEL_COLUMNS = BLOCK.lanes * BLOCK.vectors
 """Columns of one packed panel: what one micro-kernel call covers."""
 
