@@ -14,8 +14,8 @@ from tilesim.kernels._jit import jit, jit_apart
 from tilesim.kernels.counter import DONE_TASKS, NEXT_TASK, STOPPED, fetch_add
 from tilesim.kernels.packing import Packed, pack_head, pack_worker
 from tilesim.kernels.plain_softmax import plain_softmax_tile
-from tilesim.kernels.rounding import round_array, round_away, round_even
-from tilesim.kernels.rows import CHUNK
+from tilesim.kernels.rounding import round_away, round_even
+from tilesim.kernels.rows import CHUNK, round_array
 from tilesim.kernels.softmax import (
     BASIC_SUM,
     PLAIN_SUM,

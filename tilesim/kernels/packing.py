@@ -10,8 +10,8 @@ from numba import types
 from tilesim.kernels._jit import intrinsic, jit, jit_apart
 from tilesim.kernels.counter import DONE_BLOCKS, NEXT_BLOCK, STOPPED, fetch_add
 from tilesim.kernels.expression import Value
-from tilesim.kernels.rounding import EXPONENT_MASK, FLOAT_KIND, round_array
-from tilesim.kernels.rows import INDEX, LANES, load, store
+from tilesim.kernels.rounding import EXPONENT_MASK, FLOAT_KIND
+from tilesim.kernels.rows import INDEX, LANES, load, round_array, store
 from tilesim.kernels.vector import CACHE_LINE, PANEL_COLUMNS, element_pointer, padded_columns, prefetch
 
 

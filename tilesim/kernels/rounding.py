@@ -108,10 +108,3 @@ def round_away(x: Any, kind: Any) -> Any:
     if kind == BFLOAT16_KIND:
         return bfloat16_away(x)
     return x
-
-
-@jit
-def round_array(values: Any, out: Any, kind: Any) -> None:
-    """Round float32 `values` into `out` (both 1-D, C order), ties to even."""
-    for i in range(values.size):
-        out[i] = round_even(values[i], kind)

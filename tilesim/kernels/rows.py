@@ -20,11 +20,13 @@ from tilesim.kernels.expression import Value, where
 from tilesim.kernels.processor import BLOCK
 from tilesim.kernels.rounding import (
     BFLOAT16_KIND,
+    FLOAT_KIND,
     HALF_KIND,
     bfloat16_away_formula,
     bfloat16_even_formula,
     half_away_probability_formula,
     half_even_formula,
+    round_even,
 )
 from tilesim.kernels.vector import element_pointer
 
@@ -202,6 +204,38 @@ def scale_and_max(scores: Any, first: Any, chunks: Any, start: Any, stop: Any, s
     if kind == BFLOAT16_KIND:
         return _bfloat16_scale_and_max(scores, first, chunks, start, stop, scale)
     return _float_scale_and_max(scores, first, chunks, start, stop, scale)
+
+
+def _round_chunk(formula: Callable[[Value], Value]) -> Any:
+    """Return an intrinsic that rounds 64 numbers from one place to another."""
+
+    def typed(typing_context: Any, source: Any, source_at: Any, target: Any, target_at: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            read = element_pointer(context, builder, signature.args[0], args[0], args[1])
+            write = element_pointer(context, builder, signature.args[2], args[2], args[3])
+            store_chunk([formula(value) for value in load_chunk(builder, read)], write)
+            return context.get_dummy_value()
+
+        return types.void(source, types.intp, target, types.intp), codegen
+
+    return intrinsic(typed)
+
+
+_half_round_chunk = _round_chunk(half_even_formula)
+_bfloat16_round_chunk = _round_chunk(bfloat16_even_formula)
+
+
+@jit
+def round_array(values: Any, out: Any, kind: Any) -> None:
+    """Round float32 `values` into `out` (both 1-D, C order), ties to even."""
+    whole = 0 if kind == FLOAT_KIND else values.size // CHUNK * CHUNK
+    for at in range(0, whole, CHUNK):
+        if kind == HALF_KIND:
+            _half_round_chunk(values, at, out, at)
+        else:
+            _bfloat16_round_chunk(values, at, out, at)
+    for i in range(whole, values.size):
+        out[i] = round_even(values[i], kind)
 
 
 def _fold(values: Value) -> Value:
