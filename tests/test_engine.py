@@ -10,9 +10,8 @@ from tile_model import attention_head
 
 from tilesim.engine import run_kernel
 from tilesim.kernels.vector import BLOCK
-from tilesim.masks import band
 from tilesim.precision import PRECISIONS
-from tilesim.tensors import as_float32
+from tilesim.problem import read_problem
 from tilesim.tile import Tile
 
 
@@ -22,9 +21,14 @@ def is_basic(kv_tile, policy):
 
 
 def run(problem, policy, **options):
-    tensors = (as_float32(x, policy.data) for x in (problem.q, problem.k, problem.v))
-    tile = Tile(kv_tile=problem.kv_tile)
-    return run_kernel(*tensors, tile=tile, policy=policy, band=problem.band, scale=problem.scale, **options)
+    stated = state(
+        problem.q, problem.k, problem.v, mask=problem.mask, window=problem.window, scale=problem.scale
+    )
+    return run_kernel(stated, tile=Tile(kv_tile=problem.kv_tile), policy=policy, **options)
+
+
+def state(q, k, v, mask="full", window=None, scale=0.1, **options):
+    return read_problem(q, k, v, mask=mask, window=window, scale=scale, options=options)
 
 
 def model(problem, policy, batch, head):
@@ -71,7 +75,7 @@ def test_long_tiles_add_in_the_documented_order(kv_tile, seq_kv, rng):
     q, k, v = (rng.standard_normal((1, 1, n, 8)).astype(np.float32) for n in (3, seq_kv, seq_kv))
     for name in ("half-data-float-state", "float-data-float-state"):
         policy = PRECISIONS[name]
-        got = run_kernel(q, k, v, tile=Tile(kv_tile=kv_tile), policy=policy, band=band("full"), scale=0.4)
+        got = run_kernel(state(q, k, v, scale=0.4), tile=Tile(kv_tile=kv_tile), policy=policy)
         visible = np.ones((3, seq_kv), bool)
         output, _ = attention_head(
             q[0, 0], k[0, 0], v[0, 0], visible=visible, scale=0.4, data=policy.data.name,
@@ -96,7 +100,7 @@ def test_threads_on_a_problem_large_enough_to_share(rng):
     q, k, v = (rng.standard_normal((1, 4, 700, 64)).astype(np.float32) for _ in range(3))
     policy = PRECISIONS["half-data-float-state"]
     runs = [
-        run_kernel(q, k, v, tile=Tile(), policy=policy, band=band("causal"), scale=0.1, threads=threads)
+        run_kernel(state(q, k, v, "causal"), tile=Tile(), policy=policy, threads=threads)
         for threads in (1, 2, 3, 8)
     ]
     assert [r.threads for r in runs] == [1, 2, 3, 8]
@@ -108,7 +112,7 @@ def test_softmax_rows_changes_no_number_and_kv_tile_does(rng):
     policy = PRECISIONS["half-data-float-state"]
 
     def output(tile):
-        return run_kernel(q, k, v, tile=tile, policy=policy, band=band("causal"), scale=0.2).output.tobytes()
+        return run_kernel(state(q, k, v, "causal"), tile=tile, policy=policy).output.tobytes()
 
     base = output(Tile(kv_tile=128))
     assert all(output(Tile(kv_tile=128, softmax_rows=rows)) == base for rows in (1, 2, 16, 256))
@@ -118,10 +122,10 @@ def test_softmax_rows_changes_no_number_and_kv_tile_does(rng):
 def test_rows_do_not_depend_on_their_neighbours(rng):
     q, k, v = (rng.standard_normal((1, 2, 45, 24)).astype(np.float32) for _ in range(3))
     policy = PRECISIONS["half-data-half-state"]
-    options = {"tile": Tile(kv_tile=16), "policy": policy, "scale": 0.2}
-    whole = run_kernel(q, k, v, band=band("full"), **options).output
+    options = {"tile": Tile(kv_tile=16), "policy": policy}
+    whole = run_kernel(state(q, k, v), **options).output
     for row in (0, 7, 8, 44):
-        alone = run_kernel(np.ascontiguousarray(q[:, :, row : row + 1]), k, v, band=band("full"), **options)
+        alone = run_kernel(state(q[:, :, row : row + 1], k, v), **options)
         np.testing.assert_array_equal(alone.output[:, :, 0], whole[:, :, row])
 
 
@@ -130,9 +134,7 @@ def test_callers_in_several_threads_at_once(rng):
     policy = PRECISIONS["float"]
 
     def output():
-        return run_kernel(
-            q, k, v, tile=Tile(), policy=policy, band=band("causal"), scale=0.1
-        ).output.tobytes()
+        return run_kernel(state(q, k, v, "causal"), tile=Tile(), policy=policy).output.tobytes()
 
     expected, results = output(), []
     callers = [threading.Thread(target=lambda: results.extend(output() for _ in range(10))) for _ in range(4)]
@@ -147,7 +149,7 @@ def test_progress_counts_up_to_all_tasks(rng):
     q, k, v = (rng.standard_normal((1, 2, 300, 16)).astype(np.float32) for _ in range(3))
     seen = []
     run_kernel(
-        q, k, v, tile=Tile(), policy=PRECISIONS["float"], band=band("full"), scale=0.1,
+        state(q, k, v), tile=Tile(), policy=PRECISIONS["float"],
         progress=lambda done, total: seen.append((done, total)),
     )  # fmt: skip
     assert seen
@@ -162,7 +164,5 @@ def test_an_error_in_progress_stops_the_workers_and_passes_on(rng):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_kernel(
-            q, k, v, tile=Tile(), policy=PRECISIONS["float"], band=band("full"), scale=0.1, progress=interrupt
-        )
+        run_kernel(state(q, k, v), tile=Tile(), policy=PRECISIONS["float"], progress=interrupt)
     assert threading.active_count() == 1

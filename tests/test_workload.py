@@ -19,13 +19,13 @@ def test_frozen_and_keyword_only():
 
 
 @pytest.mark.parametrize("field", ["batch", "heads", "kv_heads", "seq_q", "seq_kv", "head_dim", "head_dim_v"])
-@pytest.mark.parametrize("value", [0, -1, 1.0, "8", True, np.float32(3)])
-def test_sizes_are_positive_integers(field, value):
+@pytest.mark.parametrize("value", [-1, 1.0, "8", True, np.float32(3)])
+def test_sizes_are_integers(field, value):
     with pytest.raises(ts.ConfigError) as error:
         ts.Workload(**{field: value})
     assert f"Workload.{field}" in str(error.value)
     assert repr(value) in str(error.value)
-    assert "integer >= 1" in str(error.value)
+    assert f"integer >= {int(field.endswith('heads'))}" in str(error.value)
 
 
 @pytest.mark.parametrize(("heads", "kv_heads"), [(6, 4), (2, 4)])

@@ -50,6 +50,7 @@ from tilesim.softmax import (
 from tilesim.sweep import SweepTable, sweep
 from tilesim.tile import Tile
 from tilesim.timing import DeviceTime, Timeline, estimate, timeline
+from tilesim.variant import VariantOptions
 from tilesim.workload import Workload
 
 __version__ = "0.1.0"
@@ -83,6 +84,7 @@ __all__ = [
     "TilesimError",
     "Timeline",
     "UnknownNameError",
+    "VariantOptions",
     "Workload",
     "advise",
     "attention",

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, overload
+from typing import Any, Literal, Unpack, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from tilesim.masks import Window
 from tilesim.precision import DEFAULT_PRECISION, Precision, precision
-from tilesim.tensors import as_float32, check_scale, check_tensors, check_threads
+from tilesim.problem import read_problem
+from tilesim.tensors import check_threads
 from tilesim.tile import Tile
+from tilesim.variant import VariantOptions
 
 _precision = precision
 
@@ -21,13 +23,14 @@ def attention(
     k: Any,
     v: Any,
     *,
-    mask: str = ...,
+    mask: Any = ...,
     window: Window = ...,
     precision: str | Precision = ...,
     scale: float | None = ...,
     tile: Tile | None = ...,
     threads: int | None = ...,
     return_lse: Literal[False] = ...,
+    **options: Unpack[VariantOptions],
 ) -> npt.NDArray[Any]: ...
 
 
@@ -37,13 +40,14 @@ def attention(
     k: Any,
     v: Any,
     *,
-    mask: str = ...,
+    mask: Any = ...,
     window: Window = ...,
     precision: str | Precision = ...,
     scale: float | None = ...,
     tile: Tile | None = ...,
     threads: int | None = ...,
     return_lse: Literal[True],
+    **options: Unpack[VariantOptions],
 ) -> tuple[npt.NDArray[Any], npt.NDArray[np.float32]]: ...
 
 
@@ -52,13 +56,14 @@ def attention(
     k: Any,
     v: Any,
     *,
-    mask: str = "causal",
+    mask: Any = "causal",
     window: Window = None,
     precision: str | Precision = DEFAULT_PRECISION,
     scale: float | None = None,
     tile: Tile | None = None,
     threads: int | None = None,
     return_lse: bool = False,
+    **options: Unpack[VariantOptions],
 ) -> npt.NDArray[Any] | tuple[npt.NDArray[Any], npt.NDArray[np.float32]]:
     """Run tiled FlashAttention-2 with the rounding points of a precision policy.
 
@@ -69,8 +74,9 @@ def attention(
     v : array_like (batch, kv_heads, seq_kv, head_dim_v)
         float16, bfloat16, float32 or float64, in any mix: each is rounded to the data type of the policy.
         Query head h reads key head ``h // (heads // kv_heads)``.
-    mask : {"causal", "full", "window"}
-        What a query sees, aligned so that the last query sees the last key.
+    mask : {"causal", "full", "window"} or array_like
+        What a query sees, aligned so that the last query sees the last key. An array stands for ``"full"``
+        with that `attn_mask`.
     window : int or (left, right), optional
         Keys around the own position, both bounds inclusive; only with ``mask="window"``.
     precision : str or Precision
@@ -81,6 +87,8 @@ def attention(
     threads : int, optional
         Worker threads, as many as Numba is set to use by default; the result is the same for any number.
     return_lse : bool
+    **options
+        align, attn_mask, key_lengths, softcap, alibi_slopes, sinks: see `tilesim.VariantOptions`.
 
     Returns
     -------
@@ -94,7 +102,7 @@ def attention(
     InputError, DTypeError
         For tensors that are malformed or do not belong together.
     ConfigError, UnknownNameError
-        For a bad mask, window or policy.
+        For a bad mask, window, policy or other option.
 
     Examples
     --------
@@ -105,20 +113,10 @@ def attention(
     """
     from tilesim.engine import run_kernel
 
-    tensors = check_tensors(q, k, v)
     policy = _precision(precision)
-    workload = tensors.workload(mask, window)
-    factor = check_scale(scale, workload.head_dim)
-    threads = check_threads(threads)
-    run = run_kernel(
-        *(as_float32(x, policy.data) for x in (tensors.q, tensors.k, tensors.v)),
-        tile=tile or Tile(),
-        policy=policy,
-        band=workload.band,
-        scale=factor,
-        threads=threads,
-    )
-    output = cast_like(run.output, tensors.q)
+    problem = read_problem(q, k, v, mask=mask, window=window, scale=scale, options=options)
+    run = run_kernel(problem, tile=tile or Tile(), policy=policy, threads=check_threads(threads))
+    output = cast_like(run.output, problem.tensors.q)
     return (output, run.lse) if return_lse else output
 
 

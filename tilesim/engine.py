@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tilesim import scratch
+from tilesim import kernel_inputs, scratch
 from tilesim._checks import require_compiler
-from tilesim.masks import Band
 from tilesim.precision import DEFAULT_PRECISION, PRECISIONS, Precision
-from tilesim.softmax.tiling import is_basic_block
+from tilesim.problem import Problem, read_problem
+from tilesim.tensors import as_float32
 from tilesim.tile import Tile
 from tilesim.units import align_up, ceil_div
 
@@ -30,17 +30,17 @@ Progress = Callable[[int, int], None]
 
 PACK_BLOCK = 256
 """Keys packed as one task, and over which V is known to be finite or not."""
-BLOCK_ROWS = 128
-"""Query rows of one task at most: K and V tiles are read from cache that many rows at a time."""
 CACHE_LINE = 16
 """float32 elements of one cache line."""
 LOCAL_ROWS = 512
 """Query rows for which workers pack a head's keys and values themselves, tile by tile, in one task."""
+BLOCK_ROWS = 128
+"""Query rows of one task at most: K and V tiles are read from cache that many rows at a time."""
+FOLDED_ROWS = 128
+"""Query rows, of all heads that share their keys, up to which these heads are taken as one."""
 SMALL_FLOPS = 2_000_000
 """Below this, starting a thread costs more than it saves."""
 POLL_S = 0.05
-PLAIN_POLICY = "float"
-"""The policy without rounding points, which has a faster softmax of its own."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -73,29 +73,21 @@ class KernelRun:
 
 
 def run_kernel(
-    q: npt.NDArray[np.float32],
-    k: npt.NDArray[np.float32],
-    v: npt.NDArray[np.float32],
+    problem: Problem,
     *,
     tile: Tile,
     policy: Precision,
-    band: Band,
-    scale: float,
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> KernelRun:
-    """Run the tiled kernel on checked tensors.
+    """Run the tiled kernel on a checked problem.
 
     Parameters
     ----------
-    q, k, v : float32 arrays (batch, heads, seq, head_dim), C-contiguous
+    problem : Problem
     tile : Tile
         Only `kv_tile` and, at 1,024 keys, `softmax_rows` change numbers.
     policy : Precision
-    band : Band
-        Visible keys.
-    scale : float
-        Factor of the scores, rounded to the data type of the policy here.
     threads : int, optional
         Worker threads; by default as many as Numba is set to use. Never changes a bit of the result.
     progress : callable, optional
@@ -103,50 +95,104 @@ def run_kernel(
     require_compiler()
     from tilesim.kernels import attention as kernel
 
-    batch, heads, seq_q, depth = q.shape
-    kv_heads, seq_kv, width = k.shape[1], k.shape[2], v.shape[3]
-    q, k, v = (x.reshape(x.shape[0] * x.shape[1], *x.shape[2:]) for x in (q, k, v))
-    numerics = _numerics(tile, policy, scale)
-    sight = kernel.Sight(seq_kv - seq_q, band.left, band.right, seq_kv)
-    flops = 2 * batch * heads * seq_q * seq_kv * (depth + width)
-    workers = _worker_count(threads, flops)
-    kv_tile = min(tile.kv_tile, seq_kv)
-    local = seq_q * heads // kv_heads <= LOCAL_ROWS and batch * heads >= 2 * workers
-    tasks = _tasks(batch * heads, seq_q, seq_kv, band, workers, LOCAL_ROWS if local else BLOCK_ROWS)
-    block_rows = int(tasks[:, 2].max())
-    kv_head_of = np.arange(batch * heads) // (heads // kv_heads)
-
+    workload = problem.workload
+    work = _Work.cut(problem, tile, policy, threads)
     start = time.perf_counter()
-    shared_heads = 0 if local else batch * kv_heads
-    sizes = _packed_sizes(seq_kv, depth, width)
+    sizes = _packed_sizes(workload.seq_kv, workload.head_dim, workload.head_dim_v)
+    shared_heads = 0 if work.local else len(work.k)
     storage = scratch.take(shared_heads * sum(sizes))
-    packed = _packed(storage, shared_heads, sizes, ceil_div(seq_kv, PACK_BLOCK))
-    output = np.empty((batch * heads, seq_q, width), np.float32)
-    row_max, row_sum = np.empty((2, batch * heads, seq_q), np.float32)
+    packed = _packed(storage, shared_heads, sizes, ceil_div(workload.seq_kv, PACK_BLOCK))
+    rows_of_heads, rows = work.q.shape[:2]
+    output = np.empty((len(work.splits) - 1, rows_of_heads, rows, workload.head_dim_v), np.float32)
+    row_max, row_sum = np.empty((2, *output.shape[:3]), np.float32)
+    tile_sizes = (0, 0)
+    if work.local:
+        tile_sizes = _packed_sizes(work.kv_tile, workload.head_dim, workload.head_dim_v)
+    own_size = align_up(work.scratch_size(), CACHE_LINE)
+    launch = kernel_inputs.launch(workload, rows_of_heads, work.folded)
+    numerics = kernel_inputs.numerics(tile, policy, problem)
+    variant = kernel_inputs.score_variant(problem, policy)
 
-    tile_sizes = _packed_sizes(kv_tile, depth, width) if local else (0, 0)
-    own_size = align_up(kernel.scratch_size(kv_tile, seq_kv, block_rows, depth, width), CACHE_LINE)
-
-    def work(counter: npt.NDArray[np.int64]) -> None:
+    def run(counter: npt.NDArray[np.int64]) -> None:
         own = scratch.take(own_size + sum(tile_sizes))
-        one_tile = _packed_tile(own[own_size:], tile_sizes, align_up(kv_tile, PACK_BLOCK) if local else 0)
-        bounds = np.zeros(2 * kernel.GROUP_ROWS, np.int64)
+        block = align_up(work.kv_tile, PACK_BLOCK) if work.local else 0
         kernel.attention_worker(
-            q, k, v, output, row_max, row_sum, packed, one_tile, kv_head_of, tasks, counter,
-            own[:own_size], bounds, kv_tile, sight, numerics,
+            work.q, work.k, work.v, output, row_max, row_sum, packed,
+            _packed_tile(own[own_size:], tile_sizes, block), work.tasks, work.splits, counter, own[:own_size],
+            np.zeros(2 * kernel.GROUP_ROWS, np.int64), work.kv_tile, launch, numerics, variant,
         )  # fmt: skip
         scratch.give_back(own)
 
-    _run_workers(workers, len(tasks), progress, work)
+    _run_workers(work.workers, len(work.tasks), progress, run)
     scratch.give_back(storage)
+    one_output, one_max, one_sum = kernel_inputs.combine_splits(output, row_max, row_sum, policy)
     wall_s = time.perf_counter() - start
+    rows_shape = (workload.batch, workload.heads, workload.seq_q)
     return KernelRun(
-        output=output.reshape(batch, heads, seq_q, width),
-        row_max=row_max.reshape(batch, heads, seq_q),
-        row_sum=row_sum.reshape(batch, heads, seq_q),
+        output=one_output.reshape(*rows_shape, workload.head_dim_v),
+        row_max=one_max.reshape(rows_shape),
+        row_sum=one_sum.reshape(rows_shape),
         wall_s=wall_s,
-        threads=workers,
+        threads=work.workers,
     )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class _Work:
+    """A problem as workers take it.
+
+    Attributes
+    ----------
+    q, k, v : float32 arrays (heads, rows, head_dim)
+        Rows of `folded` query heads that share their keys follow each other in `q`: one longer head.
+    local : bool
+        Whether workers pack keys and values themselves, tile by tile.
+    tasks, splits : int64 arrays
+        See `kernels.attention.attention_worker`.
+    """
+
+    q: npt.NDArray[np.float32]
+    k: npt.NDArray[np.float32]
+    v: npt.NDArray[np.float32]
+    folded: int
+    local: bool
+    kv_tile: int
+    splits: npt.NDArray[np.int64]
+    tasks: npt.NDArray[np.int64]
+    workers: int
+
+    @classmethod
+    def cut(cls, problem: Problem, tile: Tile, policy: Precision, threads: int | None) -> _Work:
+        workload, tensors = problem.workload, problem.tensors
+        q, k, v = (_heads_together(as_float32(x, policy.data)) for x in (tensors.q, tensors.k, tensors.v))
+        seq_q, seq_kv = workload.seq_q, workload.seq_kv
+        width = workload.head_dim + workload.head_dim_v
+        workers = _worker_count(threads, 2 * len(q) * seq_q * seq_kv * width)
+        group = workload.heads // workload.kv_heads
+        local = seq_q * group <= LOCAL_ROWS and len(k) >= 2 * workers
+        folded = group if local or seq_q * group <= FOLDED_ROWS else 1
+        q = q.reshape(len(q) // folded, folded * seq_q, workload.head_dim)
+        kv_tile = max(1, min(tile.kv_tile, seq_kv))
+        splits = kernel_inputs.split_keys(seq_kv, kv_tile, tile.kv_splits)
+        most_rows = LOCAL_ROWS if local else BLOCK_ROWS
+        tasks = kernel_inputs.tasks(workload, len(q), folded, len(splits) - 1, most_rows)
+        if not local:
+            while len(tasks) < 4 * workers and most_rows > 8:
+                most_rows //= 2
+                tasks = kernel_inputs.tasks(workload, len(q), folded, len(splits) - 1, most_rows)
+        return cls(
+            q=q, k=k, v=v, folded=folded, local=local, kv_tile=kv_tile, splits=splits, tasks=tasks,
+            workers=workers,
+        )  # fmt: skip
+
+    def scratch_size(self) -> int:
+        """Return the float32 elements of scratch of one worker, packed tiles aside."""
+        from tilesim.kernels.attention import scratch_size
+
+        most_rows = int(self.tasks[:, 2].max(initial=0))
+        seq_kv, depth, width = self.k.shape[1], self.k.shape[2], self.v.shape[2]
+        size: int = scratch_size(self.kv_tile, seq_kv, most_rows, depth, width)
+        return size
 
 
 def warm_up() -> float:
@@ -156,29 +202,14 @@ def warm_up() -> float:
     """
     start = time.perf_counter()
     x = np.ones((1, 1, 1, 1), np.float32)
-    x.flags.writeable = False
-    policy = PRECISIONS[DEFAULT_PRECISION]
-    run_kernel(x, x, x, tile=Tile(), policy=policy, band=Band(left=0, right=0), scale=1.0, threads=1)
+    problem = read_problem(x, x, x, mask="full", window=None, scale=1.0, options={})
+    run_kernel(problem, tile=Tile(), policy=PRECISIONS[DEFAULT_PRECISION], threads=1)
     return time.perf_counter() - start
 
 
-def _numerics(tile: Tile, policy: Precision, scale: float) -> Any:
-    from tilesim.kernels import rounding, softmax
-
-    kinds = {"float": rounding.FLOAT_KIND, "half": rounding.HALF_KIND, "bfloat16": rounding.BFLOAT16_KIND}
-    data_kind = kinds[policy.data.name]
-    basic = is_basic_block(tile.softmax_rows, tile.kv_tile, policy.data.itemsize)
-    sum_form = softmax.BASIC_SUM if basic else softmax.GENERIC_SUM
-    if policy.name == PLAIN_POLICY:
-        sum_form = softmax.PLAIN_SUM
-    return softmax.Numerics(
-        scale=np.float32(rounding.round_even(np.float32(scale), data_kind)),
-        score_kind=data_kind,
-        data_kind=data_kind,
-        state_kind=kinds[policy.state.name],
-        sum_form=sum_form,
-        guard_empty=True,
-    )
+def _heads_together(array: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    batch, heads, *rest = array.shape
+    return array.reshape(batch * heads, *rest)
 
 
 def _worker_count(threads: int | None, flops: int) -> int:
@@ -186,23 +217,6 @@ def _worker_count(threads: int | None, flops: int) -> int:
 
     wanted = numba.get_num_threads() if threads is None else threads
     return 1 if flops < SMALL_FLOPS else max(1, wanted)
-
-
-def _tasks(
-    heads: int, seq_q: int, seq_kv: int, band: Band, workers: int, most_rows: int
-) -> npt.NDArray[np.int64]:
-    """Return (head, first row, rows) of every task, heaviest first so that all workers end together."""
-    rows = min(most_rows, align_up(seq_q, 8))
-    while rows > 8 and most_rows == BLOCK_ROWS and heads * ceil_div(seq_q, rows) < 4 * workers:
-        rows //= 2
-    tops = np.arange(0, seq_q, rows, dtype=np.int64)
-    counts = np.minimum(rows, seq_q - tops)
-    first, _ = band.key_range(tops, seq_q, seq_kv)
-    _, last = band.key_range(tops + counts - 1, seq_q, seq_kv)
-    order = np.argsort(-(counts * np.maximum(last - first, 0)), kind="stable")
-    blocks = np.repeat(order, heads)
-    head = np.tile(np.arange(heads, dtype=np.int64), len(order))
-    return np.ascontiguousarray(np.stack([head, tops[blocks], counts[blocks]], axis=1))
 
 
 def _packed_sizes(seq_kv: int, depth: int, width: int) -> tuple[int, int]:

@@ -1,7 +1,7 @@
 """Which keys a query sees: causal, full and window masks as one interval of keys per query row.
 
-Query row i stands at key position ``i + seq_kv - seq_q``: masks are aligned bottom-right, so that the
-last query sees the last key. Bounds of a window are inclusive.
+Query row i stands at key position ``i + seq_kv - seq_q`` (aligned bottom-right, so that the last query sees
+the last key) or at position i (aligned top-left). Bounds of a window are inclusive.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from tilesim._checks import one_of, whole_number
 from tilesim.errors import ConfigError
 
 MASKS = ("causal", "full", "window")
+ALIGNMENTS = ("bottom-right", "top-left")
 
 UNBOUNDED = 2**62
 """A window side that never ends; far above any sequence length, far below the end of int64."""
@@ -30,10 +31,17 @@ class Band:
     ----------
     left, right : int
         Keys visible before and after the query's own position; `UNBOUNDED` for no limit.
+    top_left : bool
+        Whether query row 0 stands at key 0, instead of the last row at the last key.
     """
 
     left: int
     right: int
+    top_left: bool = False
+
+    def shift(self, seq_q: int, seq_kv: int) -> int:
+        """Return the key position of query row 0."""
+        return 0 if self.top_left else seq_kv - seq_q
 
     def key_range(
         self, rows: npt.NDArray[np.int64], seq_q: int, seq_kv: int
@@ -42,7 +50,7 @@ class Band:
 
         A row that sees nothing has an empty range (both bounds equal).
         """
-        own = rows + (seq_kv - seq_q)
+        own = rows + self.shift(seq_q, seq_kv)
         stop = np.clip(own + min(self.right, UNBOUNDED) + 1, 0, seq_kv)
         start = np.clip(own - min(self.left, UNBOUNDED), 0, seq_kv)
         return np.minimum(start, stop), stop
@@ -65,7 +73,7 @@ def normalise_window(window: Window) -> tuple[int | None, int | None] | None:
     return left, right
 
 
-def band(mask: str, window: Window = None) -> Band:
+def band(mask: str, window: Window = None, align: str = "bottom-right") -> Band:
     """Return the band of a named mask.
 
     Parameters
@@ -74,15 +82,18 @@ def band(mask: str, window: Window = None) -> Band:
         Causal: keys up to the query's own position. Full: all. Window: `window` keys around it.
     window : int or (left, right), optional
         Needed for ``"window"`` and refused otherwise.
+    align : {"bottom-right", "top-left"}
+        Which corner the diagonal runs through where the lengths differ.
 
     Raises
     ------
     UnknownNameError
-        For another mask.
+        For another mask or alignment.
     ConfigError
         If `window` is missing, malformed, or given with another mask.
     """
     one_of("mask", mask, MASKS)
+    top_left = one_of("align", align, ALIGNMENTS) == "top-left"
     pair = normalise_window(window)
     if (mask == "window") != (pair is not None):
         rule = (
@@ -90,12 +101,12 @@ def band(mask: str, window: Window = None) -> Band:
         )
         raise ConfigError("window", window, rule)
     if mask == "full":
-        return Band(left=UNBOUNDED, right=UNBOUNDED)
+        return Band(left=UNBOUNDED, right=UNBOUNDED, top_left=top_left)
     if mask == "causal":
-        return Band(left=UNBOUNDED, right=0)
+        return Band(left=UNBOUNDED, right=0, top_left=top_left)
     assert pair is not None
     left, right = (UNBOUNDED if side is None else side for side in pair)
-    return Band(left=left, right=right)
+    return Band(left=left, right=right, top_left=top_left)
 
 
 def parse_window(text: str | None) -> Window:

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import numpy.typing as npt
 from cyclopts import Parameter, Token
 
-from tilesim._checks import one_of
+from tilesim._checks import one_of, whole_number
 from tilesim.dtypes import BFLOAT16, FLOAT, HALF
 from tilesim.errors import ConfigError
 from tilesim.files import load_tensors
@@ -83,7 +83,7 @@ class WorkloadOptions:
         for name in ("seq_q", "seq_kv"):
             length = getattr(self, name)
             given[name] = self.seq if length is None else length
-        return {name: size for name, size in given.items() if size is not None}
+        return {name: whole_number(name, size) for name, size in given.items() if size is not None}
 
     @property
     def sight(self) -> dict[str, Any]:

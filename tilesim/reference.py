@@ -13,13 +13,14 @@ O(seq * head_dim) and never holds a seq_q x seq_kv matrix.
 
 from __future__ import annotations
 
-from typing import Any, Literal, overload
+from typing import Any, Literal, Unpack, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from tilesim.masks import Band, Window
-from tilesim.tensors import check_scale, check_tensors
+from tilesim.problem import Problem, read_problem
+from tilesim.variant import VariantOptions
 
 Float64 = npt.NDArray[np.float64]
 
@@ -33,10 +34,11 @@ def attention_reference(
     k: Any,
     v: Any,
     *,
-    mask: str = ...,
+    mask: Any = ...,
     window: Window = ...,
     scale: float | None = ...,
     return_lse: Literal[False] = ...,
+    **options: Unpack[VariantOptions],
 ) -> Float64: ...
 
 
@@ -46,10 +48,11 @@ def attention_reference(
     k: Any,
     v: Any,
     *,
-    mask: str = ...,
+    mask: Any = ...,
     window: Window = ...,
     scale: float | None = ...,
     return_lse: Literal[True],
+    **options: Unpack[VariantOptions],
 ) -> tuple[Float64, Float64]: ...
 
 
@@ -58,10 +61,11 @@ def attention_reference(
     k: Any,
     v: Any,
     *,
-    mask: str = "causal",
+    mask: Any = "causal",
     window: Window = None,
     scale: float | None = None,
     return_lse: bool = False,
+    **options: Unpack[VariantOptions],
 ) -> Float64 | tuple[Float64, Float64]:
     """Return attention computed in float64 from the tensors as they are, without any other rounding.
 
@@ -106,9 +110,14 @@ def attention_reference(
     >>> attention_reference(np.zeros((1, 1, 3, 4)), np.zeros((1, 1, 3, 4)), v)[0, 0, :, 0]
     array([1. , 1.5, 2. ])
     """
-    tensors = check_tensors(q, k, v)
-    workload = tensors.workload(mask, window)
-    factor = check_scale(scale, workload.head_dim)
+    problem = read_problem(q, k, v, mask=mask, window=window, scale=scale, options=options)
+    output, lse = reference_of(problem)
+    return (output, lse) if return_lse else output
+
+
+def reference_of(problem: Problem) -> tuple[Float64, Float64]:
+    """Return output and log-sum-exp of a checked problem."""
+    tensors, workload, factor = problem.tensors, problem.workload, problem.scale
     rows_shape = (workload.batch, workload.heads, workload.seq_q)
     output = np.empty((*rows_shape, workload.head_dim_v))
     lse = np.empty(rows_shape)
@@ -119,7 +128,7 @@ def attention_reference(
         for head in range(kv_head * group, (kv_head + 1) * group):
             queries = tensors.q[batch, head].astype(np.float64)
             _head(queries, keys, values, workload.band, factor, output[batch, head], lse[batch, head])
-    return (output, lse) if return_lse else output
+    return output, lse
 
 
 def _head(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from tilesim.attention import cast_like
 from tilesim.compare import ErrorStats, error_stats
@@ -14,12 +14,13 @@ from tilesim.platform import Platform
 from tilesim.platform import platform as find_platform
 from tilesim.precision import DEFAULT_PRECISION, Precision
 from tilesim.precision import precision as find_precision
-from tilesim.reference import attention_reference
+from tilesim.problem import Problem, read_problem
+from tilesim.reference import reference_of
 from tilesim.result import SimulationResult, Throughput
-from tilesim.tensors import Tensors, as_float32, check_scale, check_tensors, check_threads
+from tilesim.tensors import check_threads
 from tilesim.tile import Tile
 from tilesim.timing import estimate
-from tilesim.workload import Workload
+from tilesim.variant import VariantOptions
 
 DEFAULT_PLATFORM = "ascend910b4"
 
@@ -34,7 +35,7 @@ def simulate(
     *,
     tile: Tile | None = None,
     precision: str | Precision = DEFAULT_PRECISION,
-    mask: str = "causal",
+    mask: Any = "causal",
     window: Window = None,
     scale: float | None = None,
     platform: str | Platform = DEFAULT_PLATFORM,
@@ -42,6 +43,7 @@ def simulate(
     allow_over_budget: bool = False,
     threads: int | None = None,
     progress: Progress | None = None,
+    **options: Unpack[VariantOptions],
 ) -> SimulationResult:
     """Simulate one attention call on the modelled chip.
 
@@ -55,7 +57,8 @@ def simulate(
         8 x 512 with the reference rule for query rows by default.
     precision : str or Precision
         Policy of the run.
-    mask : {"causal", "full", "window"}
+    mask : {"causal", "full", "window"} or array_like
+        An array stands for ``"full"`` with that `attn_mask`.
     window : int or (left, right), optional
         Only with ``mask="window"``.
     scale : float, optional
@@ -68,6 +71,8 @@ def simulate(
     threads : int, optional
         Worker threads, as many as Numba is set to use by default; never changes a bit of the result.
     progress : callable, optional
+    **options
+        align, attn_mask, key_lengths, softcap, alibi_slopes, sinks: see `tilesim.VariantOptions`.
 
     Returns
     -------
@@ -84,18 +89,15 @@ def simulate(
     """
     chip = find_platform(platform)
     policies = _distinct([find_precision(precision), *(find_precision(name) for name in compare)])
-    tensors = check_tensors(q, k, v)
-    workload = tensors.workload(mask, window)
-    factor = check_scale(scale, workload.head_dim)
+    problem = read_problem(q, k, v, mask=mask, window=window, scale=scale, options=options)
+    tensors, workload = problem.tensors, problem.workload
     threads = check_threads(threads)
     wanted = tile or Tile()
     budget = plan_budget(workload, wanted, policies[0], chip)
     if not allow_over_budget:
         budget.require()
 
-    run = _Run(
-        tensors=tensors, workload=workload, tile=wanted, scale=factor, threads=threads, progress=progress
-    )
+    run = _Run(problem=problem, tile=wanted, threads=threads, progress=progress)
     reference = run.reference()
     outputs, throughput = [], None
     errors: dict[str, ErrorStats] = {}
@@ -114,7 +116,7 @@ def simulate(
         tile=budget.tile,
         precision=policies[0],
         platform=chip,
-        scale=factor,
+        scale=problem.scale,
         output=outputs[0],
         lse=outputs[1],
         budget=budget,
@@ -133,37 +135,25 @@ def _distinct(policies: list[Precision]) -> list[Precision]:
 class _Run:
     """One problem that is run under several policies."""
 
-    tensors: Tensors
-    workload: Workload
+    problem: Problem
     tile: Tile
-    scale: float
     threads: int | None
     progress: Progress | None
 
     def reference(self) -> Any:
         if self.progress is not None:
             self.progress("float64 reference", 0, 1)
-        workload = self.workload
-        return attention_reference(
-            self.tensors.q,
-            self.tensors.k,
-            self.tensors.v,
-            mask=workload.mask,
-            window=workload.window,
-            scale=self.scale,
-        )
+        return reference_of(self.problem)[0]
 
     def measure(self, policy: Precision, query_rows: int) -> tuple[Any, Throughput]:
         from tilesim import engine
 
         compile_s = engine.warm_up()
-        tensors, workload, report = self.tensors, self.workload, self.progress
+        workload, report = self.problem.workload, self.progress
         run = engine.run_kernel(
-            *(as_float32(x, policy.data) for x in (tensors.q, tensors.k, tensors.v)),
+            self.problem,
             tile=self.tile,
             policy=policy,
-            band=workload.band,
-            scale=self.scale,
             threads=self.threads,
             progress=None if report is None else lambda done, total: report(policy.name, done, total),
         )

@@ -22,6 +22,21 @@ _ACCEPTED = (np.dtype(np.float16), BFLOAT16_DTYPE, np.dtype(np.float32), np.dtyp
 _LAYOUT = "(batch, heads, seq, head_dim)"
 
 
+def as_array(name: str, source: Any) -> npt.NDArray[Any]:
+    """Return `source` as an array of any type and shape in native byte order, copied only where it must be.
+
+    Raises
+    ------
+    InputError
+        If it is no array.
+    """
+    try:
+        array = np.from_dlpack(source) if _only_dlpack(source) else np.asarray(source)
+    except (ValueError, TypeError, BufferError, RuntimeError) as error:
+        raise InputError(name, type(source).__name__, f"must be an array: {error}") from None
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+
 def as_tensor(name: str, source: Any) -> npt.NDArray[Any]:
     """Return `source` as a 4-D floating-point array in native byte order, copied only where it must be.
 
@@ -36,23 +51,17 @@ def as_tensor(name: str, source: Any) -> npt.NDArray[Any]:
     Raises
     ------
     InputError
-        If it is no array, not 4-D or has an empty axis.
+        If it is no array or not 4-D.
     DTypeError
         For integer, boolean, complex, object and other element types.
     """
-    try:
-        array = np.from_dlpack(source) if _only_dlpack(source) else np.asarray(source)
-    except (ValueError, TypeError, BufferError, RuntimeError) as error:
-        raise InputError(name, type(source).__name__, f"must be an array {_LAYOUT}: {error}") from None
-    native = array.dtype.newbyteorder("=")
-    if native not in _ACCEPTED:
+    array = as_array(name, source)
+    if array.dtype not in _ACCEPTED:
         rule = "must have dtype float16, bfloat16, float32 or float64"
         raise DTypeError(f"{name}.dtype", str(array.dtype), rule)
     if array.ndim != 4:
         raise InputError(f"{name}.shape", array.shape, f"must have the 4 axes {_LAYOUT}")
-    if 0 in array.shape:
-        raise InputError(f"{name}.shape", array.shape, f"every axis of {_LAYOUT} must be at least 1")
-    return array.astype(native, copy=False)
+    return array
 
 
 def _only_dlpack(source: Any) -> bool:
@@ -148,7 +157,13 @@ def check_tensors(q: Any, k: Any, v: Any) -> Tensors:
         (q_shape[0] == k_shape[0], "k.shape", k_shape, f"batch must be that of q, {q_shape}"),
         (q_shape[3] == k_shape[3], "k.shape", k_shape, f"head_dim must be that of q, {q_shape}"),
         (
-            q_shape[1] % k_shape[1] == 0,
+            q_shape[1] > 0 and k_shape[1] > 0,
+            "q.shape, k.shape",
+            (q_shape, k_shape),
+            "both must have at least 1 head",
+        ),
+        (
+            k_shape[1] > 0 and q_shape[1] % k_shape[1] == 0,
             "k.shape",
             k_shape,
             f"its {k_shape[1]} heads must divide the {q_shape[1]} heads of q without rest",
@@ -180,6 +195,8 @@ def check_scale(scale: Any, head_dim: int) -> float:
         If it is no finite number.
     """
     if scale is None:
+        if head_dim == 0:
+            raise InputError("scale", None, "must be given where head_dim is 0: 1 / sqrt(0) has no value")
         return 1.0 / math.sqrt(head_dim)
     try:
         value = float(scale)

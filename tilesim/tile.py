@@ -26,6 +26,9 @@ class Tile:
         Query rows of one task; None takes the reference rule, see `resolve_query_rows`.
     slots : int
         Score, probability and partial slots that let a tile's softmax overlap the previous tile's PV product.
+    kv_splits : int
+        Parts into which the keys of a task are cut, each a task of its own; their accumulators and states are
+        combined at the end. For decoding, where a few query rows give too few tasks.
 
     Raises
     ------
@@ -37,9 +40,10 @@ class Tile:
     kv_tile: int = 512
     query_rows: int | None = None
     slots: int = 2
+    kv_splits: int = 1
 
     def __post_init__(self) -> None:
-        for name, most in (("softmax_rows", 65536), ("kv_tile", 2**24), ("slots", 64)):
+        for name, most in (("softmax_rows", 65536), ("kv_tile", 2**24), ("slots", 64), ("kv_splits", 65536)):
             object.__setattr__(self, name, whole_number(f"Tile.{name}", getattr(self, name), most=most))
         if self.query_rows is not None:
             rows = whole_number("Tile.query_rows", self.query_rows, most=2**24)
@@ -67,21 +71,26 @@ class Tile:
         """Return the score tiles (softmax_rows x kv_tile, tails included) that hold a visible pair."""
         first_rows = np.arange(0, workload.seq_q, self.softmax_rows, dtype=np.int64)
         last_rows = np.minimum(first_rows + self.softmax_rows, workload.seq_q) - 1
-        starts, _ = workload.band.key_range(first_rows, workload.seq_q, workload.seq_kv)
-        _, stops = workload.band.key_range(last_rows, workload.seq_q, workload.seq_kv)
-        visits = np.where(stops > starts, -(-stops // self.kv_tile) - starts // self.kv_tile, 0)
-        return workload.batch * workload.heads * int(visits.sum())
+        tiles = 0
+        for length, elements in workload.length_counts().items():
+            starts, _ = workload.band.key_range(first_rows, workload.seq_q, length)
+            _, stops = workload.band.key_range(last_rows, workload.seq_q, length)
+            visits = np.where(stops > starts, -(-stops // self.kv_tile) - starts // self.kv_tile, 0)
+            tiles += elements * int(visits.sum())
+        return workload.heads * tiles
 
     def streamed_keys(self, workload: Workload, query_rows: int) -> int:
         """Return the keys that all tasks of `query_rows` rows stream in, whole tiles, summed over tasks."""
         first_rows = np.arange(0, workload.seq_q, query_rows, dtype=np.int64)
         last_rows = np.minimum(first_rows + query_rows, workload.seq_q) - 1
-        starts, _ = workload.band.key_range(first_rows, workload.seq_q, workload.seq_kv)
-        _, stops = workload.band.key_range(last_rows, workload.seq_q, workload.seq_kv)
-        first_keys = starts // self.kv_tile * self.kv_tile
-        last_keys = np.minimum(-(-stops // self.kv_tile) * self.kv_tile, workload.seq_kv)
-        keys = np.where(stops > starts, last_keys - first_keys, 0)
-        return workload.batch * workload.heads * int(keys.sum())
+        keys = 0
+        for length, elements in workload.length_counts().items():
+            starts, _ = workload.band.key_range(first_rows, workload.seq_q, length)
+            _, stops = workload.band.key_range(last_rows, workload.seq_q, length)
+            first_keys = starts // self.kv_tile * self.kv_tile
+            last_keys = np.minimum(-(-stops // self.kv_tile) * self.kv_tile, length)
+            keys += elements * int(np.where(stops > starts, last_keys - first_keys, 0).sum())
+        return workload.heads * keys
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields as JSON types."""

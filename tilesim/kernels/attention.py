@@ -16,6 +16,7 @@ from tilesim.kernels.packing import Packed, pack_head, pack_worker
 from tilesim.kernels.plain_softmax import plain_softmax_tile
 from tilesim.kernels.rounding import round_away, round_even
 from tilesim.kernels.rows import CHUNK, round_array
+from tilesim.kernels.sight import Bounds, Launch, Sight, see, sees_tile
 from tilesim.kernels.softmax import (
     BASIC_SUM,
     PLAIN_SUM,
@@ -27,6 +28,7 @@ from tilesim.kernels.softmax import (
     cut_work,
     softmax_tile,
 )
+from tilesim.kernels.variant import NO_MASK, ScoreVariant, alter_scores, hides, mask_row
 from tilesim.kernels.vector import (
     CACHE_LINE,
     MICRO_ROWS,
@@ -38,25 +40,6 @@ from tilesim.kernels.vector import (
 
 GROUP_ROWS = TILE_ROWS
 """Query rows whose scores are computed, turned into probabilities and multiplied with V together."""
-
-
-class Sight(NamedTuple):
-    """Which keys a query row sees: those from ``row + shift - left`` to ``row + shift + right``.
-
-    Attributes
-    ----------
-    shift : int
-        Key position of query row 0.
-    left, right : int
-        Keys visible before and after the own position.
-    seq_kv : int
-        Number of keys.
-    """
-
-    shift: Any
-    left: Any
-    right: Any
-    seq_kv: Any
 
 
 class Place(NamedTuple):
@@ -84,7 +67,7 @@ class Group(NamedTuple):
         Scores, then probabilities, of one group at row pitch `stride`.
     partial, width : array (1-D), int
         PV product of one tile at row pitch `width`, head_dim_v padded to whole panels.
-    start, stop : int64 arrays
+    bounds : Bounds
         Columns of the current tile that each row sees.
     exp_max, tile_max : arrays
         As in `RowState`.
@@ -96,8 +79,7 @@ class Group(NamedTuple):
     stride: Any
     partial: Any
     width: Any
-    start: Any
-    stop: Any
+    bounds: Any
     exp_max: Any
     tile_max: Any
     work: Any
@@ -124,15 +106,6 @@ class Block(NamedTuple):
 
 
 @jit
-def _visible(row: Any, sight: Sight, low: Any, high: Any) -> Any:
-    """Return the keys a row sees among keys low ... high - 1, counted from `low`."""
-    own = row + sight.shift
-    start = min(max(own - sight.left, low), high) - low
-    stop = min(max(own + sight.right + 1, low), high) - low
-    return min(start, stop), stop
-
-
-@jit
 def _multiply(
     c: Any, c_stride: Any, a: Any, a_stride: Any, b: Any, b_panel: Any, panels: Any, depth: Any
 ) -> None:
@@ -144,17 +117,38 @@ def _multiply(
 
 
 @jit_apart
-def _multiply_visible(group: Group, scores: Any, rows: Any, values: Any, low: Any, seq_kv: Any) -> None:
+def _multiply_visible(
+    group: Group, scores: Any, first_row: Any, rows: Any, values: Any, place: Place, sight: Sight,
+    mask: Any, data_kind: Any,
+) -> None:  # fmt: skip
     """Multiply probabilities with the visible values only, so that no 0 * inf or 0 * NaN arises."""
     group.partial[:] = 0.0
     for row in range(rows):
-        for column in range(group.start[row], group.stop[row]):
+        head, position = sight.first_head + (first_row + row) // sight.seq_q, (first_row + row) % sight.seq_q
+        address = mask_row(mask, head, position)
+        for column in range(group.bounds.start[row], group.bounds.stop[row]):
+            if mask.kind != NO_MASK and hides(mask, address, place.low + column, data_kind):
+                continue
             p = scores[row * group.stride + column]
             for d in range(group.width):
                 panel, lane = d // PANEL_COLUMNS, d % PANEL_COLUMNS
-                value = values[(panel * seq_kv + low + column) * PANEL_COLUMNS + lane]
+                key = panel * place.packed_keys + place.packed_low + column
                 at = row * group.width + d
-                group.partial[at] = np.float32(group.partial[at] + np.float32(p * value))
+                product = np.float32(p * values[key * PANEL_COLUMNS + lane])
+                group.partial[at] = np.float32(group.partial[at] + product)
+
+
+@jit_apart
+def _alter_scores(
+    scores: Any, first_row: Any, rows: Any, group: Group, place: Place, sight: Sight, variant: ScoreVariant
+) -> None:
+    """Apply a variant to the visible scores of a group."""
+    for row in range(rows):
+        start, stop = group.bounds.start[row], group.bounds.stop[row]
+        own = scores[row * group.stride + start : row * group.stride + stop]
+        head, position = sight.first_head + (first_row + row) // sight.seq_q, (first_row + row) % sight.seq_q
+        first_key = place.low + start
+        alter_scores(own, variant, head, position, position + sight.shift - first_key, first_key)
 
 
 @jit
@@ -185,14 +179,14 @@ def _fetch(block: Block, first_row: Any, rows: Any, width: Any) -> None:
 
 @jit_apart
 def _group_tile(
-    first_row: Any, rows: Any, columns: Any, update: Any, block: Block, packed: Packed,
-    values_finite: Any, group: Group, place: Place, numerics: Numerics,
+    top: Any, first_row: Any, rows: Any, columns: Any, update: Any, block: Block, packed: Packed,
+    values_finite: Any, group: Group, place: Place, sight: Sight, numerics: Numerics, variant: ScoreVariant,
 ) -> None:  # fmt: skip
     """Take one row group through one score tile: QK, scaling, softmax, PV, accumulation."""
     low, seq_kv = place.packed_low, place.packed_keys
-    least, most = group.start[0], group.stop[0]
+    least, most = group.bounds.start[0], group.bounds.stop[0]
     for row in range(1, rows):
-        least, most = min(least, group.start[row]), max(most, group.stop[row])
+        least, most = min(least, group.bounds.start[row]), max(most, group.bounds.stop[row])
     # Panels are cut at multiples of their width over all keys: a tile may begin inside one.
     tile_panel = low // PANEL_COLUMNS
     first_panel = (low + least) // PANEL_COLUMNS
@@ -205,6 +199,8 @@ def _group_tile(
     _multiply(products, group.stride, queries, block.depth, keys, panel_size, panels, block.depth)
 
     scores = group.strip[low - tile_panel * PANEL_COLUMNS :]
+    if variant.active:
+        _alter_scores(scores, top + first_row, rows, group, place, sight, variant)
     # A basic block counts whole chunks: the columns behind the last key are masked, not left out.
     counted = padded_chunks(columns) if numerics.sum_form == BASIC_SUM else columns
     shape = TileShape(group.stride, rows, counted, counted)
@@ -212,10 +208,12 @@ def _group_tile(
     row_sum = block.row_sum[first_row : first_row + rows]
     state = RowState(row_max, row_sum, group.exp_max, group.tile_max)
     if numerics.sum_form == PLAIN_SUM:
-        plain_softmax_tile(scores, shape, group.start, group.stop, update, state, group.work)
+        plain_softmax_tile(scores, shape, group.bounds.start, group.bounds.stop, update, state, group.work)
     else:
         carried = row_max, row_sum
-        softmax_tile(scores, shape, group.start, group.stop, update, numerics, carried, state, group.work)
+        softmax_tile(
+            scores, shape, group.bounds.start, group.bounds.stop, update, numerics, carried, state, group.work
+        )
 
     if values_finite:
         values = packed.values[(low + least) * PANEL_COLUMNS :]
@@ -226,28 +224,31 @@ def _group_tile(
             most - least,
         )  # fmt: skip
     else:
-        _multiply_visible(group, scores, rows, packed.values, low, seq_kv)
+        _multiply_visible(
+            group,
+            scores,
+            top + first_row,
+            rows,
+            packed.values,
+            place,
+            sight,
+            variant.mask,
+            numerics.data_kind,
+        )
     _accumulate(block, first_row, rows, group, update, numerics.data_kind)
 
 
 @jit
-def _see(first_row: Any, rows: Any, low: Any, columns: Any, sight: Sight, group: Group) -> Any:
-    """Note which columns of a tile each row of the group sees; return whether any row sees one."""
-    seen = False
-    for row in range(rows):
-        start, stop = _visible(first_row + row, sight, low, low + columns)
-        group.start[row], group.stop[row] = start, stop
-        seen |= stop > start
-    return seen
+def _has_state(block: Block, first_row: Any, rows: Any) -> Any:
+    """Return whether an earlier tile, or a sink, left a state in any row of a group.
 
-
-@jit
-def _sees_tile(top: Any, rows: Any, low: Any, columns: Any, sight: Sight, group: Group) -> Any:
-    """Return whether any row of a task sees a key of a tile."""
-    seen = False
-    for first_row in range(0, rows, GROUP_ROWS):
-        seen |= _see(top + first_row, min(GROUP_ROWS, rows - first_row), low, columns, sight, group)
-    return seen
+    A row without one beside a row that has: (-inf, 0) is a state for which an update gives the first tile's
+    result, since exp_max is 0 and so is the accumulator.
+    """
+    found = False
+    for row in range(first_row, first_row + rows):
+        found |= block.row_max[row] != -np.inf or block.row_sum[row] != 0.0
+    return found
 
 
 @jit_apart
@@ -262,7 +263,7 @@ def _all_finite(packed: Packed, low: Any, columns: Any) -> Any:
 def _load_block(
     q: Any, depth: Any, width: Any, row_max: Any, row_sum: Any, storage: Any, numerics: Numerics
 ) -> Any:
-    """Round the queries of one task into scratch and begin its state and accumulator.
+    """Round the queries of one task into scratch and begin its empty state and accumulator.
 
     The plain softmax takes scores that are scaled already: its queries are.
     """
@@ -285,17 +286,34 @@ def _load_block(
 
 
 @jit_apart
-def _finish(out: Any, top: Any, rows: Any, block: Block, width: Any, kind: Any) -> None:
+def _begin_with_sinks(block: Block, top: Any, sight: Sight, sinks: Any, kind: Any) -> None:
+    """Begin the state of each row with its head's sink: a score without a value."""
+    for row in range(block.row_max.size):
+        sink = round_away(sinks[sight.first_head + (top + row) // sight.seq_q], kind)
+        block.row_max[row] = sink
+        block.row_sum[row] = 0.0 if sink == -np.inf else 1.0
+
+
+@jit_apart
+def _keep_partial(out: Any, block: Block, width: Any) -> None:
+    """Hand out the accumulator of one split of the keys."""
+    for row in range(out.shape[0]):
+        for d in range(out.shape[1]):
+            out[row, d] = block.accumulator[row * width + d]
+
+
+@jit_apart
+def _finish(out: Any, block: Block, width: Any, kind: Any) -> None:
     """Divide by the row sum, itself rounded with ties away from zero.
 
     A sum of 0 means that no key took part (none was visible, or all scores are -inf): the output is 0.
     """
-    for row in range(rows):
+    for row in range(out.shape[0]):
         total = block.row_sum[row]
         denominator = round_away(total, kind)
         for d in range(out.shape[1]):
             quotient = np.float32(block.accumulator[row * width + d] / denominator)
-            out[top + row, d] = np.float32(0.0) if total == 0.0 else round_even(quotient, kind)
+            out[row, d] = np.float32(0.0) if total == 0.0 else round_even(quotient, kind)
 
 
 @jit
@@ -320,28 +338,63 @@ def scratch_size(kv_tile: Any, seq_kv: Any, block_rows: Any, depth: Any, head_di
 
 
 @jit_apart
+def _run_task(
+    k: Any, v: Any, kv_head: Any, top: Any, keys: Any, block: Block, packed: Packed, local: Packed,
+    group: Group, kv_tile: Any, sight: Sight, numerics: Numerics, variant: ScoreVariant,
+) -> None:  # fmt: skip
+    """Take the rows of one task through the tiles of ``keys[0] ... keys[1] - 1``."""
+    rows, kind, mask = block.row_max.size, numerics.data_kind, variant.mask
+    end = min(keys[1], sight.length)
+    for low in range(keys[0], end, kv_tile):
+        columns = min(kv_tile, end - low)
+        if local.block:
+            if not sees_tile(top, rows, low, columns, sight, mask, kind, group.bounds):
+                continue
+            tile = slice(low, low + columns)
+            pack_head(k[kv_head, tile], v[kv_head, tile], local, 0, columns, kind)
+            own, place = local, Place(low, 0, columns)
+        else:
+            own = Packed(packed.keys[kv_head], packed.values[kv_head], packed.finite[kv_head], packed.block)
+            place = Place(low, low, k.shape[1])
+        finite = _all_finite(own, place.packed_low, columns)
+        for first_row in range(0, rows, GROUP_ROWS):
+            count = min(GROUP_ROWS, rows - first_row)
+            if see(top + first_row, count, low, columns, sight, mask, kind, group.bounds):
+                update = _has_state(block, first_row, count)
+                _group_tile(
+                    top, first_row, count, columns, update, block, own, finite, group, place, sight,
+                    numerics, variant,
+                )  # fmt: skip
+
+
+@jit_apart
 def attention_worker(
     q: Any, k: Any, v: Any, out: Any, row_max: Any, row_sum: Any, packed: Packed, local: Packed,
-    kv_head_of: Any, tasks: Any, counter: Any,
-    scratch: Any, bounds: Any, kv_tile: Any, sight: Sight, numerics: Numerics,
+    tasks: Any, splits: Any, counter: Any, scratch: Any, bounds: Any, kv_tile: Any, launch: Launch,
+    numerics: Numerics, variant: ScoreVariant,
 ) -> None:  # fmt: skip
     """Help to pack keys and values, then take tasks from the shared counter until none is left.
 
+    Query heads that share keys may lie one behind the other as rows of one "row of heads"; else a row of
+    heads is one query head.
+
     Parameters
     ----------
-    q : float32 array (heads, seq_q, head_dim)
+    q : float32 array (rows of heads, rows, head_dim)
     k, v : float32 arrays (kv_heads, seq_kv, head_dim) and (kv_heads, seq_kv, head_dim_v)
-    out : float32 array (heads, seq_q, head_dim_v)
-    row_max, row_sum : float32 arrays (heads, seq_q)
+    out : float32 array (splits, rows of heads, rows, head_dim_v)
+        The output, or the accumulator of each split if there are several.
+    row_max, row_sum : float32 arrays (splits, rows of heads, rows)
         State of each row after its last tile.
     packed : Packed
         Storage for the keys and values of all heads, empty with `local`.
     local : Packed
         This worker's own storage for those of one tile. If its `block` is not 0, workers pack tiles as they
         come to them, which pays where a head has a single task.
-    kv_head_of : int64 array (heads)
-    tasks : int64 array (tasks, 3)
-        Head, first row and rows.
+    tasks : int64 array (tasks, 4)
+        Row of heads, first row, number of rows, and split of the keys.
+    splits : int64 array (splits + 1)
+        First key of each split and end of the last.
     counter : int64 array
         Shared by all workers, see `counter.py`.
     scratch : float32 array (1-D)
@@ -349,48 +402,46 @@ def attention_worker(
     bounds : int64 array (1-D)
         This worker's own, of ``2 * GROUP_ROWS`` elements.
     kv_tile : int
-    sight : Sight
+    launch : Launch
     numerics : Numerics
+    variant : ScoreVariant
     """
     if not local.block:
         pack_worker(k, v, packed, numerics.data_kind, counter)
-    depth, width, kind = q.shape[2], padded_columns(out.shape[2]), numerics.data_kind
-    stride, seq_kv = strip_stride(kv_tile, sight.seq_kv), sight.seq_kv
+    depth, width = q.shape[2], padded_columns(out.shape[3])
+    stride = strip_stride(kv_tile, k.shape[1])
     strip, rest = scratch[: GROUP_ROWS * stride], scratch[GROUP_ROWS * stride :]
     partial, storage = rest[: GROUP_ROWS * width], rest[GROUP_ROWS * width :]
     work, exp_max, tile_max = cut_work(scratch[scratch.size - WORK_SIZE :])
-    start, stop = bounds[:GROUP_ROWS], bounds[GROUP_ROWS:]
-    group = Group(strip, stride, partial, width, start, stop, exp_max, tile_max, work)
+    seen = Bounds(bounds[:GROUP_ROWS], bounds[GROUP_ROWS:])
+    group = Group(strip, stride, partial, width, seen, exp_max, tile_max, work)
     while True:
         task = fetch_add(counter, NEXT_TASK, 1)
         if task >= tasks.shape[0] or fetch_add(counter, STOPPED, 0):
             return
-        head, top, rows = tasks[task, 0], tasks[task, 1], tasks[task, 2]
-        end = top + rows
-        block = _load_block(
-            q[head, top:end], depth, width, row_max[head, top:end], row_sum[head, top:end], storage, numerics
+        head, top, end, split = (
+            tasks[task, 0],
+            tasks[task, 1],
+            tasks[task, 1] + tasks[task, 2],
+            tasks[task, 3],
         )
-        kv_head = kv_head_of[head]
-        for low in range(0, seq_kv, kv_tile):
-            columns = min(kv_tile, seq_kv - low)
-            if local.block:
-                if not _sees_tile(top, rows, low, columns, sight, group):
-                    continue
-                tile = slice(low, low + columns)
-                pack_head(k[kv_head, tile], v[kv_head, tile], local, 0, columns, kind)
-                own, place = local, Place(low, 0, columns)
-            else:
-                own = Packed(
-                    packed.keys[kv_head], packed.values[kv_head], packed.finite[kv_head], packed.block
-                )
-                place = Place(low, low, seq_kv)
-            finite = _all_finite(own, place.packed_low, columns)
-            for first_row in range(0, rows, GROUP_ROWS):
-                count = min(GROUP_ROWS, rows - first_row)
-                if _see(top + first_row, count, low, columns, sight, group):
-                    # A row of the group that saw nothing before carries the empty state (-inf, 0), for which
-                    # an update gives the first tile's result: exp_max is 0 and so is the accumulator.
-                    update = low > top + first_row + sight.shift - sight.left and low > 0
-                    _group_tile(first_row, count, columns, update, block, own, finite, group, place, numerics)
-        _finish(out[head], top, rows, block, width, kind)
+        sight = Sight(
+            launch.shifts[head], launch.left, launch.right, launch.lengths[head], launch.seq_q,
+            head * launch.group,
+        )  # fmt: skip
+        block = _load_block(
+            q[head, top:end], depth, width, row_max[split, head, top:end], row_sum[split, head, top:end],
+            storage, numerics,
+        )  # fmt: skip
+        if variant.sinks.size and split == 0:
+            _begin_with_sinks(block, top, sight, variant.sinks, numerics.state_kind)
+        keys = splits[split], splits[split + 1]
+        _run_task(
+            k, v, launch.kv_head_of[head], top, keys, block, packed, local, group, kv_tile, sight, numerics,
+            variant,
+        )  # fmt: skip
+        if splits.size > 2:
+            _keep_partial(out[split, head, top:end], block, width)
+        else:
+            _finish(out[0, head, top:end], block, width, numerics.data_kind)
         fetch_add(counter, DONE_TASKS, 1)

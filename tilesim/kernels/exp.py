@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from tilesim.kernels.expression import Value, lookup, scalar_function, where
 from tilesim.kernels.processor import BLOCK
+from tilesim.kernels.rounding import ABS_MASK, SIGN_MASK
 
 LOG2_E = 1.4426950408889634
 LN2 = 0.6931471805599453
@@ -39,11 +40,17 @@ SHIFT = 1.5 * 2.0**52
 """Adding it rounds to an integer that then stands in the low bits."""
 EXPONENT_MASK = -(1 << 52)
 
+TANH_IS_X = 2.0**-12
+
 
 def _exp(x: Value) -> Value:
     d = x.widened()
     if BLOCK.lookup and hasattr(d.ir.type, "count"):
         return _exp_by_table(d).narrowed()
+    return _exp_by_polynomial(d).narrowed()
+
+
+def _exp_by_polynomial(d: Value) -> Value:
     shifted = d.times_plus(LOG2_E, SHIFT)
     n = shifted - SHIFT
     r = n.times_plus(-LN2, d)
@@ -52,7 +59,7 @@ def _exp(x: Value) -> Value:
     middle, high = r.times_plus(C5, C4), r.times_plus(C7, C6)
     upper = square.times_plus(square.times_plus(r.times_plus(C9, C8), high), middle)
     p = (square * square).times_plus(upper, low) + 1.0
-    return (p.bits() + (shifted.bits() << 52)).floats().narrowed()
+    return (p.bits() + (shifted.bits() << 52)).floats()
 
 
 def _exp_by_table(d: Value) -> Value:
@@ -77,4 +84,17 @@ def exp_formula(x: Value) -> Value:
     return exp_nonpositive_formula(where(x.compare(">", LIMIT), LIMIT, x))
 
 
+def tanh_formula(x: Value) -> Value:
+    """Return tanh x, within 1 ulp, for any x; NaN for NaN."""
+    size = (x.bits() & ABS_MASK).floats()
+    # Beyond 20 it is 1 to the last bit; `where` keeps NaN.
+    d = where(size.compare(">", 20.0), 20.0, size).widened()
+    e = _exp_by_polynomial(d * -2.0)
+    bent = ((e * -1.0 + 1.0) / (e + 1.0)).narrowed()
+    # Where 1 - e cancels, x - x^3 / 3 is x to the last bit.
+    bent = where(size.compare("<", TANH_IS_X), size, bent)
+    return (bent.bits() | (x.bits() & SIGN_MASK)).floats()
+
+
 exp_any = scalar_function(exp_formula)
+tanh = scalar_function(tanh_formula)

@@ -62,6 +62,9 @@ class Value:
     def __mul__(self, other: Value | float) -> Value:
         return self._emit("fmul", "mul", other)
 
+    def __truediv__(self, other: Value | float) -> Value:
+        return self._emit("fdiv", None, other)
+
     def __and__(self, other: Value | int) -> Value:
         return self._emit(None, "and_", other)
 

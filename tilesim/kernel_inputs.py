@@ -1,0 +1,168 @@
+"""What the compiled kernels take, from a checked problem: numerics, variant, tasks and splits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tilesim.precision import Precision
+from tilesim.problem import Problem
+from tilesim.softmax.tiling import is_basic_block
+from tilesim.tensors import to_data_type
+from tilesim.tile import Tile
+from tilesim.units import align_up, ceil_div
+from tilesim.workload import Workload
+
+PLAIN_POLICY = "float"
+"""The policy without rounding points, which has a faster softmax of its own."""
+
+
+def split_keys(seq_kv: int, kv_tile: int, splits: int) -> npt.NDArray[np.int64]:
+    """Return the first key of each split, whole tiles each, and the number of keys."""
+    tiles = ceil_div(seq_kv, kv_tile)
+    share = max(1, ceil_div(tiles, splits)) * kv_tile
+    return np.array([*range(0, max(1, seq_kv), share), seq_kv], np.int64)
+
+
+def launch(workload: Workload, rows_of_heads: int, folded: int) -> Any:
+    """Return what all tasks share, for rows of heads that hold `folded` query heads each."""
+    from tilesim.kernels.sight import Launch
+
+    band = workload.band
+    each = rows_of_heads // max(1, workload.batch)
+    lengths = np.repeat(np.array(workload.lengths, np.int64), each)
+    shifts = np.array([band.shift(workload.seq_q, length) for length in workload.lengths], np.int64)
+    return Launch(
+        left=band.left,
+        right=band.right,
+        shifts=np.repeat(shifts, each),
+        lengths=lengths,
+        seq_q=workload.seq_q,
+        group=folded,
+        kv_head_of=np.arange(rows_of_heads) * folded // (workload.heads // workload.kv_heads),
+    )
+
+
+def _kinds() -> dict[str, int]:
+    from tilesim.kernels import rounding
+
+    return {"float": rounding.FLOAT_KIND, "half": rounding.HALF_KIND, "bfloat16": rounding.BFLOAT16_KIND}
+
+
+def score_variant(problem: Problem, policy: Precision) -> Any:
+    """Return what happens to scores beside scaling; factors are rounded to the data type of the policy."""
+    from tilesim.kernels.rounding import FLOAT_KIND, round_even
+    from tilesim.kernels.variant import ScoreVariant
+
+    workload, variant = problem.workload, problem.variant
+    kind, plain = _kinds()[policy.data.name], policy.name == PLAIN_POLICY
+    shape = (workload.batch, workload.heads)
+    slopes = sinks = np.empty(0, np.float32)
+    if variant.alibi_slopes is not None:
+        slopes = to_data_type(variant.alibi_slopes, policy.data).astype(np.float32).reshape(-1)
+    if variant.sinks is not None:
+        sinks = np.broadcast_to(variant.sinks.astype(np.float32), shape).reshape(-1)
+    return ScoreVariant(
+        active=alters_scores(workload),
+        scale=np.float32(1.0 if plain else round_even(np.float32(problem.scale), kind)),
+        kind=FLOAT_KIND if plain else kind,
+        softcap=np.float32(round_even(np.float32(workload.softcap), kind)),
+        slopes=np.ascontiguousarray(slopes),
+        sinks=np.ascontiguousarray(sinks),
+        mask=_mask_tensor(variant.attn_mask, workload.heads),
+    )
+
+
+def alters_scores(workload: Workload) -> bool:
+    """Return whether anything happens to scores beside scaling and the named mask."""
+    return workload.attn_mask is not None or workload.alibi or workload.softcap > 0
+
+
+def _mask_tensor(mask: npt.NDArray[Any] | None, heads: int) -> Any:
+    from tilesim.kernels import variant as kernel
+
+    if mask is None or mask.size == 0:
+        return kernel.MaskTensor(kernel.NO_MASK, 0, heads, 0, 0, 0, 0)
+    kinds = {
+        "bool": kernel.BOOL_MASK,
+        "float32": kernel.FLOAT_MASK,
+        "float64": kernel.DOUBLE_MASK,
+        "float16": kernel.HALF_MASK,
+        "bfloat16": kernel.BFLOAT16_MASK,
+    }
+    return kernel.MaskTensor(kinds[mask.dtype.name], mask.ctypes.data, heads, *mask.strides)
+
+
+def numerics(tile: Tile, policy: Precision, problem: Problem) -> Any:
+    """Return the rounding points; a variant that alters scores scales them itself."""
+    from tilesim.kernels import rounding, softmax
+
+    kinds = _kinds()
+    data_kind = kinds[policy.data.name]
+    scale = np.float32(rounding.round_even(np.float32(problem.scale), data_kind))
+    score_kind = data_kind
+    basic = is_basic_block(tile.softmax_rows, tile.kv_tile, policy.data.itemsize)
+    sum_form = softmax.BASIC_SUM if basic else softmax.GENERIC_SUM
+    if policy.name == PLAIN_POLICY:
+        sum_form = softmax.PLAIN_SUM
+    elif alters_scores(problem.workload):
+        scale, score_kind = np.float32(1.0), rounding.FLOAT_KIND
+    return softmax.Numerics(
+        scale=scale,
+        score_kind=score_kind,
+        data_kind=data_kind,
+        state_kind=kinds[policy.state.name],
+        sum_form=sum_form,
+        guard_empty=True,
+    )
+
+
+def tasks(
+    workload: Workload, rows_of_heads: int, folded: int, splits: int, most_rows: int
+) -> npt.NDArray[np.int64]:
+    """Return (row of heads, first row, rows, split) of all tasks, heaviest first so that all end together."""
+    seq_q, seq_kv, band = workload.seq_q, workload.seq_kv, workload.band
+    count = folded * seq_q
+    rows = min(most_rows, align_up(max(1, count), 8))
+    tops = np.arange(0, count, rows, dtype=np.int64)
+    counts = np.minimum(rows, count - tops)
+    order = np.arange(len(tops))
+    if folded == 1:
+        first, _ = band.key_range(tops, seq_q, seq_kv)
+        _, last = band.key_range(tops + counts - 1, seq_q, seq_kv)
+        order = np.argsort(-(counts * np.maximum(last - first, 0)), kind="stable")
+    heads = np.arange(rows_of_heads, dtype=np.int64)
+    block, split, head = (x.reshape(-1) for x in np.meshgrid(order, np.arange(splits), heads, indexing="ij"))
+    return np.ascontiguousarray(np.stack([head, tops[block], counts[block], split], axis=1))
+
+
+def combine_splits(
+    output: npt.NDArray[np.float32],
+    row_max: npt.NDArray[np.float32],
+    row_sum: npt.NDArray[np.float32],
+    policy: Precision,
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    """Join the accumulators and states of several splits of the keys; a single one is done already.
+
+    Factors, sums and the division are float64 here; the output is rounded once to the data type. The state is
+    that of one pass over all keys, in float.
+
+    Parameters
+    ----------
+    output : array (splits, rows of heads, rows, head_dim_v)
+    row_max, row_sum : arrays (splits, rows of heads, rows)
+    policy : Precision
+    """
+    if len(output) == 1:
+        return output[0], row_max[0], row_sum[0]
+    with np.errstate(invalid="ignore", over="ignore", under="ignore", divide="ignore"):
+        top = row_max.max(axis=0)
+        factor = np.exp(row_max.astype(np.float64) - np.where(top == -np.inf, 0.0, top))
+        total = (factor * row_sum).sum(axis=0)
+        joined = np.zeros(output.shape[1:])
+        for one_factor, one in zip(factor, output, strict=True):
+            joined += one_factor[..., None] * one
+        quotient = np.where(total[..., None] == 0.0, 0.0, joined / total[..., None])
+        return to_data_type(quotient, policy.data).astype(np.float32), top, total.astype(np.float32)
