@@ -65,29 +65,94 @@ def test_score_tiles_that_hold_a_visible_pair(tile, fields, visits):
     assert tile.score_tiles(workload(**fields)) == visits
 
 
-@given(
-    seq_q=st.integers(1, 60),
-    seq_kv=st.integers(1, 60),
-    rows=st.integers(1, 20),
-    kv_tile=st.integers(1, 30),
-    mask=st.sampled_from(["causal", "full", "window"]),
-    window=st.tuples(st.integers(0, 20), st.integers(0, 20)),
+@pytest.mark.parametrize(
+    ("tile", "fields", "counts"),
+    [
+        # 32 groups end in each tile of the diagonal before the last group, which sees all of it.
+        (ts.Tile(), {"seq_q": 1024}, (64, 128, 64)),
+        (ts.Tile(), {"seq_q": 1032, "mask": "full"}, (387, 0, 0)),
+        (ts.Tile(softmax_rows=32, kv_tile=64), {"seq_q": 64}, (0, 2, 0)),
+        (ts.Tile(), {"seq_q": 24, "seq_kv": 8}, (0, 1, 2)),
+        (ts.Tile(), {"seq_q": 8, "seq_kv": 1030}, (1, 2, 0)),
+        (
+            ts.Tile(),
+            {"batch": 2, "seq_q": 8, "seq_kv": 1024, "mask": "full", "key_lengths": (512, 0)},
+            (1, 0, 3),
+        ),
+        (ts.Tile(), {"seq_q": 8, "seq_kv": 1024, "mask": "full", "key_lengths": (500,)}, (0, 1, 1)),
+        (ts.Tile(), {"seq_q": 1024, "attn_mask": "bool"}, (0, 192, 64)),
+        (ts.Tile(), {"seq_q": 0, "seq_kv": 512}, (0, 0, 0)),
+        (ts.Tile(), {"seq_q": 16, "seq_kv": 0}, (0, 0, 0)),
+        (ts.Tile(), {"batch": 0}, (0, 0, 0)),
+    ],
 )
-def test_counts_agree_with_a_walk_over_every_pair(seq_q, seq_kv, rows, kv_tile, mask, window):
-    w = workload(seq_q=seq_q, seq_kv=seq_kv, mask=mask, window=window if mask == "window" else None)
-    own = np.arange(seq_q)[:, None] + seq_kv - seq_q
-    key = np.arange(seq_kv)[None, :]
-    left, right = {"causal": (10**6, 0), "full": (10**6, 10**6), "window": window}[mask]
-    visible = (key >= own - left) & (key <= own + right)
-    assert w.visible_pairs == visible.sum()
-    # A group streams whole tiles between the first and the last one it sees.
-    tiles = keys = 0
-    for top in range(0, seq_q, rows):
-        seen = visible[top : top + rows].any(axis=0).nonzero()[0]
-        if len(seen):
-            first, last = seen[0] // kv_tile, seen[-1] // kv_tile
-            tiles += last - first + 1
-            keys += min((last + 1) * kv_tile, seq_kv) - first * kv_tile
-    tile = ts.Tile(softmax_rows=rows, kv_tile=kv_tile)
-    assert tile.score_tiles(w) == tiles
-    assert tile.streamed_keys(w, rows) == keys
+def test_tiles_by_what_they_hold(tile, fields, counts):
+    got = tile.counts(workload(**fields))
+    assert (got.full, got.partial, got.skipped) == counts
+    assert got.total == sum(counts)
+    assert got.visited == tile.score_tiles(workload(**fields))
+
+
+@pytest.mark.parametrize(
+    ("seq_q", "seq_kv", "align", "flops"),
+    [
+        (1024, 1024, "bottom-right", 268_697_600),
+        (1024, 1024, "top-left", 268_697_600),
+        (1024, 4096, "top-left", 268_697_600),
+        (1024, 4096, "bottom-right", 1_879_310_336),
+        (4096, 1024, "top-left", 1_879_310_336),
+        (4096, 1024, "bottom-right", 268_697_600),
+        (1, 4096, "top-left", 512),
+        (1, 4096, "bottom-right", 2_097_152),
+    ],
+)
+def test_useful_flops_of_both_alignments(seq_q, seq_kv, align, flops):
+    assert workload(head_dim=128, seq_q=seq_q, seq_kv=seq_kv, align=align).useful_flops == flops
+
+
+@st.composite
+def banded(draw):
+    seq_kv, batch = draw(st.integers(0, 60)), draw(st.integers(1, 3))
+    window = draw(st.none() | st.tuples(st.none() | st.integers(0, 20), st.none() | st.integers(0, 20)))
+    lengths = draw(st.none() | st.tuples(*[st.integers(0, seq_kv)] * batch))
+    return workload(
+        batch=batch,
+        heads=draw(st.integers(1, 2)),
+        seq_q=draw(st.integers(0, 60)),
+        seq_kv=seq_kv,
+        mask="window" if window else draw(st.sampled_from(["causal", "full"])),
+        window=window,
+        align=draw(st.sampled_from(["bottom-right", "top-left"])),
+        key_lengths=lengths,
+    )
+
+
+def shown(w):
+    """Which pairs the named mask and the lengths show, from their definition: (batch, seq_q, seq_kv)."""
+    left, right = {"causal": (None, 0), "full": (None, None)}.get(w.mask, w.window)
+    key, row = np.arange(w.seq_kv), np.arange(w.seq_q)[:, None]
+    planes = []
+    for length in w.lengths:
+        own = row + (length - w.seq_q if w.align == "bottom-right" else 0)
+        plane = (key < length) & (left is None or key >= own - left) & (right is None or key <= own + right)
+        planes.append(np.broadcast_to(plane, (w.seq_q, w.seq_kv)))
+    return np.array(planes)
+
+
+@given(w=banded(), rows=st.integers(1, 20), kv_tile=st.integers(1, 30))
+def test_counts_agree_with_a_walk_over_every_pair(w, rows, kv_tile):
+    visible = shown(w)
+    assert w.visible_pairs == w.heads * visible.sum()
+    full = partial = skipped = keys = 0
+    for plane, length in zip(visible, w.lengths, strict=True):
+        for top in range(0, w.seq_q, rows):
+            group = plane[top : top + rows]
+            for low in range(0, w.seq_kv, kv_tile):
+                tile = group[:, low : low + kv_tile]
+                full += tile.all()
+                partial += tile.any() and not tile.all()
+                skipped += not tile.any()
+                keys += (min(low + kv_tile, length) - low) * tile.any()
+    got = ts.Tile(softmax_rows=rows, kv_tile=kv_tile).counts(w)
+    assert (got.full, got.partial, got.skipped) == tuple(w.heads * n for n in (full, partial, skipped))
+    assert ts.Tile(kv_tile=kv_tile).streamed_keys(w, rows) == w.heads * keys

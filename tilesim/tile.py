@@ -13,6 +13,39 @@ from tilesim.workload import Workload
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class TileCounts:
+    """Score tiles (softmax_rows x kv_tile, tails included) of all heads and the batch, by what they hold.
+
+    Attributes
+    ----------
+    full : int
+        Every pair of query and key is visible: no mask is read.
+    partial : int
+        Some pairs are hidden, or an additive mask shifts scores: the mask is applied.
+    skipped : int
+        No pair is visible: nothing is loaded or computed.
+    """
+
+    full: int
+    partial: int
+    skipped: int
+
+    @property
+    def visited(self) -> int:
+        """Tiles that are computed."""
+        return self.full + self.partial
+
+    @property
+    def total(self) -> int:
+        """All tiles of the rectangle of queries and keys."""
+        return self.visited + self.skipped
+
+    def to_dict(self) -> dict[str, int]:
+        """Return the counts as JSON types."""
+        return dataclasses.asdict(self)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Tile:
     """Tile sizes of the kernel.
 
@@ -57,27 +90,45 @@ class Tile:
         """Return the query rows of one task: those given, else the reference kernel's choice.
 
         Short path: at most 128. Long path: 128 to 256, so that a head is cut into about as many tasks as
-        are needed to give every cube core one.
+        are needed to give every cube core one. At least 1, even without queries.
         """
+        seq_q = max(1, workload.seq_q)
         if self.query_rows is not None:
-            return min(self.query_rows, workload.seq_q)
+            return min(self.query_rows, seq_q)
         if self.is_short(workload):
-            return min(workload.seq_q, 128)
-        tasks_per_head = max(1, ceil_div(cube_cores, workload.batch * workload.heads))
-        wanted = align_up(ceil_div(workload.seq_q, tasks_per_head), 16)
-        return max(min(workload.seq_q, 128), min(workload.seq_q, 256, wanted))
+            return min(seq_q, 128)
+        tasks_per_head = max(1, ceil_div(cube_cores, max(1, workload.batch * workload.heads)))
+        wanted = align_up(ceil_div(seq_q, tasks_per_head), 16)
+        return max(min(seq_q, 128), min(seq_q, 256, wanted))
 
-    def score_tiles(self, workload: Workload) -> int:
-        """Return the score tiles (softmax_rows x kv_tile, tails included) that hold a visible pair."""
+    def counts(self, workload: Workload) -> TileCounts:
+        """Return how many score tiles are full, partial and skipped; needs no tensors.
+
+        What a mask tensor holds is not known here, so every visited tile of a workload with one is partial.
+        """
+        groups = ceil_div(workload.seq_q, self.softmax_rows)
+        tiles = ceil_div(workload.seq_kv, self.kv_tile)
         first_rows = np.arange(0, workload.seq_q, self.softmax_rows, dtype=np.int64)
         last_rows = np.minimum(first_rows + self.softmax_rows, workload.seq_q) - 1
-        tiles = 0
+        visited = full = 0
         for length, elements in workload.length_counts().items():
-            starts, _ = workload.band.key_range(first_rows, workload.seq_q, length)
-            _, stops = workload.band.key_range(last_rows, workload.seq_q, length)
-            visits = np.where(stops > starts, -(-stops // self.kv_tile) - starts // self.kv_tile, 0)
-            tiles += elements * int(visits.sum())
-        return workload.heads * tiles
+            start, start_of_all, stop_of_all, stop = workload.seen_by_groups(first_rows, last_rows, length)
+            visits = np.where(stop > start, -(-stop // self.kv_tile) - start // self.kv_tile, 0)
+            end = np.where(stop_of_all == workload.seq_kv, tiles, stop_of_all // self.kv_tile)
+            visited += elements * int(visits.sum())
+            full += elements * int(np.maximum(end - -(-start_of_all // self.kv_tile), 0).sum())
+        if workload.attn_mask is not None:
+            full = 0
+        heads = workload.heads
+        return TileCounts(
+            full=heads * full,
+            partial=heads * (visited - full),
+            skipped=heads * (workload.batch * groups * tiles - visited),
+        )
+
+    def score_tiles(self, workload: Workload) -> int:
+        """Return the score tiles that hold a visible pair; a mask tensor may hide more of them."""
+        return self.counts(workload).visited
 
     def streamed_keys(self, workload: Workload, query_rows: int) -> int:
         """Return the keys that all tasks of `query_rows` rows stream in, whole tiles, summed over tasks."""
@@ -85,8 +136,7 @@ class Tile:
         last_rows = np.minimum(first_rows + query_rows, workload.seq_q) - 1
         keys = 0
         for length, elements in workload.length_counts().items():
-            starts, _ = workload.band.key_range(first_rows, workload.seq_q, length)
-            _, stops = workload.band.key_range(last_rows, workload.seq_q, length)
+            starts, _, _, stops = workload.seen_by_groups(first_rows, last_rows, length)
             first_keys = starts // self.kv_tile * self.kv_tile
             last_keys = np.minimum(-(-stops // self.kv_tile) * self.kv_tile, length)
             keys += elements * int(np.where(stops > starts, last_keys - first_keys, 0).sum())

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from tilesim._checks import one_of, whole_number
 from tilesim.errors import ConfigError
@@ -132,6 +133,28 @@ class Workload:
             start, stop = self.band.key_range(rows, self.seq_q, length)
             pairs += elements * int((stop - start).sum())
         return self.heads * pairs
+
+    def seen_by_groups(
+        self, first_rows: npt.NDArray[np.int64], last_rows: npt.NDArray[np.int64], length: int
+    ) -> tuple[npt.NDArray[np.int64], ...]:
+        """Return which keys groups of neighbouring rows see, by the named mask, of the first `length` ones.
+
+        Parameters
+        ----------
+        first_rows, last_rows : int64 arrays
+            First and last row of each group.
+        length : int
+
+        Returns
+        -------
+        start, start_of_all, stop_of_all, stop : int64 arrays
+            Some row sees a key in ``start ... stop - 1``, and every key there is seen by some row; every row
+            sees those in ``start_of_all ... stop_of_all - 1``. Either may be empty.
+        """
+        # Both bounds of a band never fall from one row to the next, and grow by one where they are not cut.
+        start, stop_of_all = self.band.key_range(first_rows, self.seq_q, length)
+        start_of_all, stop = self.band.key_range(last_rows, self.seq_q, length)
+        return start, start_of_all, stop_of_all, stop
 
     def length_counts(self) -> dict[int, int]:
         """Return how many batch elements have each number of keys."""
