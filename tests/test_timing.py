@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 import tilesim as ts
 from tilesim.errors import ConfigError
 from tilesim.memory.budget import make_launch
-from tilesim.memory.buffers import REFERENCE_LAYOUT
+from tilesim.memory.layout import REFERENCE_LAYOUT
 from tilesim.platform import TIMING, VECTOR_INSTRUCTIONS
 from tilesim.timing.device_time import prepare
-from tilesim.timing.schedule import chunks, core_loads, partition
+from tilesim.timing.schedule import core_loads, partition, schedule
 
 POLICY = "half-data-float-state"
 CHIP = ts.platform("ascend910b4")
@@ -129,10 +129,11 @@ def test_tasks_see_what_the_mask_lets_them():
     launch = make_launch(
         ts.Workload(heads=32, seq_q=1024), ts.Tile(), ts.PRECISIONS[POLICY], CHIP, REFERENCE_LAYOUT
     )
-    blocks = chunks(launch)
+    plan = schedule(launch)
+    blocks = plan.chunks
     assert [block.columns for block in blocks] == [(256,), (512,), (512, 256), (512, 512)]
     assert [block.masked for block in blocks] == [(True,), (True,), (False, True), (False, True)]
-    loads = core_loads(launch, blocks)
+    loads = core_loads(launch, plan)
     assert sum(load.tasks * len(load.cores) for load in loads) == 128
     assert sorted(core for load in loads for core in load.cores) == list(range(20))
 

@@ -82,7 +82,12 @@ def test_every_wait_ends_after_its_set(case, request):
         assert waits[number]["ts"] >= source["ts"] + flag_us - 1e-9
     counts = collections.Counter(event["name"] for event in sets.values())
     turns = len({(event.task, event.tile) for event in lines.events})
-    assert counts["QK_READY"] == counts["PROB_READY"] == counts["PV_READY"] == 2 * turns
+    # A vector core whose rows see nothing of a tile has no softmax there.
+    softmaxes = len(
+        {(event.task, event.tile, event.lane) for event in lines.events if event.name == "softmax"}
+    )
+    assert counts["QK_READY"] == counts["PROB_READY"] == softmaxes
+    assert counts["PV_READY"] == 2 * turns
     assert counts["PV_DONE"] == 2 * max(0, turns - slots)
 
 

@@ -48,7 +48,7 @@ from tilesim.softmax import (
     softmax_flash_v2_tmp_bytes,
 )
 from tilesim.sweep import SweepTable, sweep
-from tilesim.tile import Tile
+from tilesim.tile import Tile, TileCounts
 from tilesim.timing import DeviceTime, Timeline, estimate, timeline
 from tilesim.variant import VariantOptions
 from tilesim.workload import Workload
@@ -81,6 +81,7 @@ __all__ = [
     "SweepTable",
     "Throughput",
     "Tile",
+    "TileCounts",
     "TilesimError",
     "Timeline",
     "UnknownNameError",

@@ -16,7 +16,7 @@ from tilesim.dtypes import BFLOAT16, FLOAT, HALF
 from tilesim.errors import ConfigError
 from tilesim.files import load_tensors
 from tilesim.masks import parse_window
-from tilesim.memory.buffers import REFERENCE_LAYOUT, Layout
+from tilesim.memory.layout import REFERENCE_LAYOUT, Layout
 from tilesim.precision import DEFAULT_PRECISION, PRECISIONS
 from tilesim.samples import load_sample, random_tensors
 from tilesim.simulate import DEFAULT_PLATFORM

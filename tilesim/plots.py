@@ -64,11 +64,18 @@ BUFFER_COLORS = {
     "normalisation scratch": "#88ccaa",
     "softmax temporary": "#775544",
     "message slot": "#222222",
+    "softcap temporary": "#cc9966",
+    "distance": "#225555",
+    "bias": "#55aaaa",
+    "sinks": "#663399",
+    "split": "#336633",
+    "split sum": "#993333",
+    "split state": "#996699",
 }
 OPERATION_COLORS = (
     "#114477", "#4477aa", "#77aadd", "#99ccee", "#117744", "#44aa77", "#cc6677", "#aa4455", "#777711",
     "#aaaa44", "#4477aa", "#88ccee", "#dd7788", "#ddaa77", "#77aadd", "#aa4488", "#774411", "#cc99bb",
-    "#bbbbbb", "#999999",
+    "#bbbbbb", "#999999", "#336633", "#993333",
 )  # fmt: skip
 """One for each kind of operation."""
 _LEAST_ERROR = 1e-12

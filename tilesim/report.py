@@ -17,6 +17,7 @@ from tilesim.memory.budget import Budget, MemoryBudget
 from tilesim.memory.footprint import Footprint
 from tilesim.platform import MEMORIES, Platform
 from tilesim.result import SimulationResult, Throughput
+from tilesim.tile import TileCounts
 from tilesim.timing import DeviceTime
 from tilesim.units import format_bytes, format_seconds, format_size
 from tilesim.workload import Workload
@@ -191,6 +192,14 @@ def throughput_lines(throughput: Throughput) -> str:
     )
 
 
+def tiles_line(tiles: TileCounts) -> str:
+    """Return how many score tiles are full, partial and skipped."""
+    return (
+        f"Score tiles: {tiles.full:,} full, {tiles.partial:,} partial, {tiles.skipped:,} skipped "
+        f"of {tiles.total:,}."
+    )
+
+
 def device_table(device: DeviceTime) -> Table:
     """Return one row for each lane of the slowest core: how long it works and what it waits for."""
     waits_for = "waits for (us)"
@@ -246,6 +255,7 @@ def simulation_report(result: SimulationResult, source: str, width: int = PLAIN_
         error_table(result.errors),
         Text(),
         Text(half_state_line(result.errors)),
+        Text(tiles_line(result.tiles)),
         Text(throughput_lines(result.throughput)),
     ]
     if result.device is not None:

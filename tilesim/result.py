@@ -13,7 +13,7 @@ from tilesim.compare import ErrorStats
 from tilesim.memory.budget import Budget
 from tilesim.platform import Platform
 from tilesim.precision import Precision
-from tilesim.tile import Tile
+from tilesim.tile import Tile, TileCounts
 from tilesim.timing.device_time import DeviceTime
 from tilesim.workload import Workload
 
@@ -34,7 +34,7 @@ class Throughput:
     gflops : float
         Useful floating-point operations (visible pairs only) per second, in 10^9.
     score_tiles : int
-        Score tiles (softmax_rows x kv_tile) that hold a visible pair.
+        Score tiles (softmax_rows x kv_tile) that hold a visible pair: full and partial ones.
     score_tiles_per_s : float
     gm_bytes : int
         Bytes the modelled kernel moves through GM for its tensors: queries in and output out once, keys and
@@ -72,6 +72,8 @@ class SimulationResult:
     errors : mapping of str to ErrorStats
         Policy name -> error of its output against the float64 reference, the policy of this run first.
     throughput : Throughput
+    tiles : TileCounts
+        Full, partial and skipped score tiles; those of a mask tensor as it is.
     device : DeviceTime or None
         Modelled device time; None where the platform has no timing figures.
     warnings : tuple of str
@@ -90,6 +92,7 @@ class SimulationResult:
     budget: Budget
     errors: Mapping[str, ErrorStats]
     throughput: Throughput
+    tiles: TileCounts
     device: DeviceTime | None = None
     warnings: tuple[str, ...] = ()
     measured_bytes: Mapping[str, int] | None = None
@@ -112,6 +115,7 @@ class SimulationResult:
             "budget": self.budget.to_dict(),
             "measured_bytes": None if self.measured_bytes is None else dict(self.measured_bytes),
             "errors": {name: stats.to_dict() for name, stats in self.errors.items()},
+            "tiles": self.tiles.to_dict(),
             "throughput": dataclasses.asdict(self.throughput),
             "device": None if self.device is None else self.device.to_dict(),
             "warnings": list(self.warnings),

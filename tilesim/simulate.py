@@ -8,6 +8,7 @@ from typing import Any, Unpack
 
 from tilesim.attention import cast_like
 from tilesim.compare import ErrorStats, error_stats
+from tilesim.mask_tiles import MaskTiles
 from tilesim.masks import Window
 from tilesim.memory.budget import budget as plan_budget
 from tilesim.platform import Platform
@@ -18,7 +19,7 @@ from tilesim.problem import Problem, read_problem
 from tilesim.reference import reference_of
 from tilesim.result import SimulationResult, Throughput
 from tilesim.tensors import check_threads
-from tilesim.tile import Tile
+from tilesim.tile import Tile, TileCounts
 from tilesim.timing import estimate
 from tilesim.variant import VariantOptions
 
@@ -97,7 +98,8 @@ def simulate(
     if not allow_over_budget:
         budget.require()
 
-    run = _Run(problem=problem, tile=wanted, threads=threads, progress=progress)
+    shown = None if problem.variant.attn_mask is None else MaskTiles(problem, policies[0], wanted)
+    run = _Run(problem=problem, tile=wanted, shown=shown, threads=threads, progress=progress)
     reference = run.reference()
     outputs, throughput = [], None
     errors: dict[str, ErrorStats] = {}
@@ -122,7 +124,8 @@ def simulate(
         budget=budget,
         errors=errors,
         throughput=throughput,
-        device=estimate(workload, wanted, policies[0], chip) if chip.has_timing else None,
+        tiles=run.tiles,
+        device=estimate(workload, wanted, policies[0], chip, shown=shown) if chip.has_timing else None,
         warnings=notes,
     )
 
@@ -137,8 +140,18 @@ class _Run:
 
     problem: Problem
     tile: Tile
+    shown: MaskTiles | None
     threads: int | None
     progress: Progress | None
+
+    @property
+    def tiles(self) -> TileCounts:
+        return self.tile.counts(self.problem.workload) if self.shown is None else self.shown.counts
+
+    @property
+    def useful_flops(self) -> int:
+        workload = self.problem.workload
+        return workload.useful_flops if self.shown is None else workload.flops(self.shown.visible_pairs)
 
     def reference(self) -> Any:
         if self.progress is not None:
@@ -157,14 +170,14 @@ class _Run:
             threads=self.threads,
             progress=None if report is None else lambda done, total: report(policy.name, done, total),
         )
-        score_tiles = self.tile.score_tiles(workload)
+        score_tiles = self.tiles.visited
         rows = workload.batch * workload.heads * workload.seq_q
         streamed = self.tile.streamed_keys(workload, query_rows)
         elements = (rows + streamed) * (workload.head_dim + workload.head_dim_v)
         return run, Throughput(
             wall_s=run.wall_s,
             compile_s=compile_s,
-            gflops=workload.useful_flops / run.wall_s / 1e9,
+            gflops=self.useful_flops / run.wall_s / 1e9,
             score_tiles=score_tiles,
             score_tiles_per_s=score_tiles / run.wall_s,
             gm_bytes=elements * policy.data.itemsize,

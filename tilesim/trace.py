@@ -24,6 +24,8 @@ STAGE_OF = {
     "copy probability out": "copy_out",
     "copy partial in": "accumulate",
     "accumulate": "accumulate",
+    "load split": "store",
+    "combine split": "store",
     "normalise": "normalise",
     "store output": "store",
 }
@@ -107,7 +109,8 @@ def _flows(events: Iterable[Event], slots: int) -> list[dict[str, Any]]:
     for event in events:
         unit = event.lane.split(".")[0]
         by_turn.setdefault((event.task, event.tile), {}).setdefault((unit, event.name), []).append(event)
-    turns = sorted(by_turn)
+    # The steps that combine splits have no flags of their own.
+    turns = sorted(turn for turn, done in by_turn.items() if ("AIC", "matmul call") in done)
     flows: list[dict[str, Any]] = []
 
     def arrow(name: str, source: Event, target: Event) -> None:
@@ -121,10 +124,11 @@ def _flows(events: Iterable[Event], slots: int) -> list[dict[str, Any]]:
         calls = done[("AIC", "matmul call")]
         reused = by_turn[turns[index + slots]] if index + slots < len(turns) else None
         for unit in UNITS[1:]:
-            if (unit, "softmax") not in done:
+            if (unit, "softmax") in done:
+                arrow("QK_READY", done[("AIC", "store score")][-1], done[(unit, "copy score in")][0])
+                arrow("PROB_READY", done[(unit, "copy probability out")][-1], calls[1])
+            if (unit, "accumulate") not in done:
                 continue
-            arrow("QK_READY", done[("AIC", "store score")][-1], done[(unit, "copy score in")][0])
-            arrow("PROB_READY", done[(unit, "copy probability out")][-1], calls[1])
             arrow("PV_READY", done[("AIC", "store partial")][-1], done[(unit, "copy partial in")][0])
             if reused is not None:
                 arrow("PV_DONE", done[(unit, "accumulate")][-1], reused[("AIC", "matmul call")][0])

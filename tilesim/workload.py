@@ -165,7 +165,11 @@ class Workload:
     @property
     def useful_flops(self) -> int:
         """Floating-point operations on visible pairs: 2 * pairs * (head_dim + head_dim_v)."""
-        return 2 * self.visible_pairs * (self.head_dim + self.head_dim_v)
+        return self.flops(self.visible_pairs)
+
+    def flops(self, pairs: int) -> int:
+        """Return the floating-point operations on that many query-key pairs."""
+        return 2 * pairs * (self.head_dim + self.head_dim_v)
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields as JSON types."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from tilesim.kernels._jit import jit, jit_apart
+from tilesim.kernels.mask_tiles import PARTIAL, SKIPPED
 
 # Lanes of the cube core, then those of each vector core.
 CUBE_SCALAR, CUBE_MTE2, CUBE_MTE1, CUBE, CUBE_FIXP = range(5)
@@ -19,17 +20,17 @@ LANES = CUBE_LANES + VECTOR_CORES * VECTOR_LANES
 
 # What an operation waited for.
 (
-    ISSUE, DATA, BUFFER, QK_READY, PROB_READY, PV_READY, PV_DONE, TASK,
-) = range(8)  # fmt: skip
-REASONS = 8
+    ISSUE, DATA, BUFFER, QK_READY, PROB_READY, PV_READY, PV_DONE, TASK, SPLITS_DONE,
+) = range(9)  # fmt: skip
+REASONS = 9
 
 # Names of operations, for the timeline.
 (
     LOAD_QUERY, LOAD_KEY, LOAD_PROB, LOAD_VALUE, MOVE_LEFT, MOVE_RIGHT, MULTIPLY_QK, MULTIPLY_PV, STORE_SCORE,
     STORE_PARTIAL, COPY_SCORE, COPY_MASK, SOFTMAX, COPY_PROB, COPY_PARTIAL, ACCUMULATE, NORMALISE,
-    STORE_OUTPUT, QUEUE, MATMUL_CALL,
-) = range(20)  # fmt: skip
-OPERATIONS = 20
+    STORE_OUTPUT, QUEUE, MATMUL_CALL, LOAD_SPLIT, COMBINE_SPLIT,
+) = range(22)  # fmt: skip
+OPERATIONS = 22
 
 # Columns of a recorded event.
 EVENT_LANE, EVENT_NAME, EVENT_START, EVENT_END, EVENT_TASK, EVENT_TILE, EVENT_GROUP = range(7)
@@ -38,9 +39,9 @@ EVENT_COLUMNS = 7
 # Columns of a task and of a tile.
 TASK_FIRST_TILE, TASK_TILES, TASK_ROWS = range(3)
 (
-    TILE_COLUMNS, TILE_MASKED, TILE_VECTOR, TILE_TAIL_VECTOR,
-) = range(4)  # fmt: skip
-TILE_FIELDS = 4
+    TILE_COLUMNS, TILE_VECTOR, TILE_TAIL_VECTOR, TILE_MASKED_VECTOR, TILE_MASKED_TAIL_VECTOR,
+) = range(5)  # fmt: skip
+TILE_FIELDS = 5
 
 
 class Rates(NamedTuple):
@@ -83,6 +84,7 @@ class Shape(NamedTuple):
     Attributes
     ----------
     head_dim, head_dim_v, itemsize, partial_itemsize, mask_itemsize : elements and bytes
+    output_bytes : of one row that a task leaves in GM
     softmax_rows, slots : as in the tile
     score_buffers, mask_buffers, prob_buffers : buffers of the queues; at least 1 where used
     base_rows, base_columns, base_depth : base block of a product, in elements
@@ -94,6 +96,7 @@ class Shape(NamedTuple):
     itemsize: Any
     partial_itemsize: Any
     mask_itemsize: Any
+    output_bytes: Any
     softmax_rows: Any
     slots: Any
     score_buffers: Any
@@ -117,6 +120,31 @@ class Ending(NamedTuple):
     take: Any
     accumulate: Any
     normalise: Any
+
+
+class Combine(NamedTuple):
+    """How the splits of the keys become one output.
+
+    Attributes
+    ----------
+    rows : int
+        Output rows of one vector core.
+    block : int
+        Rows it takes at a time.
+    splits : int
+    split_bytes, output_bytes : int
+        Of one row of one split, and of one row of the output.
+    add, divide : float64 arrays
+        Cycles by number of rows, of each split and at the end.
+    """
+
+    rows: Any
+    block: Any
+    splits: Any
+    split_bytes: Any
+    output_bytes: Any
+    add: Any
+    divide: Any
 
 
 class Core(NamedTuple):
@@ -167,6 +195,15 @@ def _run(core: Core, lane: Any, name: Any, cycles: Any, ready: Any, reason: Any)
         event[EVENT_LANE], event[EVENT_NAME], event[EVENT_START], event[EVENT_END] = lane, name, start, end
         event[EVENT_TASK], event[EVENT_TILE], event[EVENT_GROUP] = core.where[0], core.where[1], core.where[2]
         core.used[0] += 1
+    return end
+
+
+@jit
+def _end(core: Core) -> Any:
+    """Return when the last lane is free."""
+    end = 0.0
+    for lane in range(LANES):
+        end = max(end, core.free[lane])
     return end
 
 
@@ -233,17 +270,24 @@ def _vector_rows(rows: Any, core_index: Any) -> Any:
 
 
 @jit
-def _softmax(core: Core, rates: Rates, shape: Shape, unit: Any, rows: Any, tile: Any, ready: Any) -> Any:
+def _softmax(
+    core: Core, rates: Rates, shape: Shape, unit: Any, rows: Any, tile: Any, kinds: Any, ready: Any
+) -> Any:
     """Take the rows of one vector core through the softmax of a tile; return when the last are in GM."""
     lane = CUBE_LANES + unit * VECTOR_LANES
-    columns, masked = int(tile[TILE_COLUMNS]), tile[TILE_MASKED] > 0
+    columns = int(tile[TILE_COLUMNS])
     end = ready
+    turn = -1
     for group in range(_ceil(rows, shape.softmax_rows)):
+        if kinds[unit, group] == SKIPPED:
+            continue
+        turn += 1
+        masked = kinds[unit, group] == PARTIAL
         top = group * shape.softmax_rows
         group_rows = min(shape.softmax_rows, rows - top)
         core.where[2] = group
-        score_free = core.queues[unit, 0, group % shape.score_buffers]
-        prob_free = core.queues[unit, 2, group % shape.prob_buffers]
+        score_free = core.queues[unit, 0, turn % shape.score_buffers]
+        prob_free = core.queues[unit, 2, turn % shape.prob_buffers]
         # The wait for a cross-core flag blocks the scalar unit; flags between lanes of a core do not: a
         # buffer or tensor that is handed over is there `queue` cycles later.
         issued = _run(core, lane + SCALAR, QUEUE, rates.queue, ready, QK_READY)
@@ -251,7 +295,7 @@ def _softmax(core: Core, rates: Rates, shape: Shape, unit: Any, rows: Any, tile:
         cycles = rates.ub_start + group_rows * columns * shape.itemsize / rates.ub_rate
         arrived = _run(core, lane + MTE2, COPY_SCORE, cycles, startable, why)
         if masked and shape.mask_buffers > 0:
-            mask_free = core.queues[unit, 1, group % shape.mask_buffers]
+            mask_free = core.queues[unit, 1, turn % shape.mask_buffers]
             issued = _run(core, lane + SCALAR, QUEUE, rates.queue, 0.0, ISSUE)
             startable, why = _later(issued, ISSUE, mask_free + rates.queue, BUFFER)
             cycles = rates.ub_start + group_rows * columns * shape.mask_itemsize / rates.ub_rate
@@ -259,16 +303,17 @@ def _softmax(core: Core, rates: Rates, shape: Shape, unit: Any, rows: Any, tile:
         issued = _run(core, lane + SCALAR, QUEUE, rates.queue, 0.0, ISSUE)
         startable, why = _later(arrived + rates.queue, DATA, prob_free + rates.queue, BUFFER)
         startable, why = _later(startable, why, issued, ISSUE)
-        cycles = tile[TILE_VECTOR] if group_rows == shape.softmax_rows else tile[TILE_TAIL_VECTOR]
+        field = TILE_MASKED_VECTOR if masked else TILE_VECTOR
+        cycles = tile[field] if group_rows == shape.softmax_rows else tile[field + 1]
         done = _run(core, lane + VECTOR, SOFTMAX, cycles, startable, why)
-        core.queues[unit, 0, group % shape.score_buffers] = done
+        core.queues[unit, 0, turn % shape.score_buffers] = done
         if masked and shape.mask_buffers > 0:
-            core.queues[unit, 1, group % shape.mask_buffers] = done
+            core.queues[unit, 1, turn % shape.mask_buffers] = done
         issued = _run(core, lane + SCALAR, QUEUE, rates.queue, 0.0, ISSUE)
         startable, why = _later(done + rates.queue, DATA, issued, ISSUE)
         cycles = rates.out_start + group_rows * columns * shape.itemsize / rates.out_rate
         end = _run(core, lane + MTE3, COPY_PROB, cycles, startable, why)
-        core.queues[unit, 2, group % shape.prob_buffers] = end
+        core.queues[unit, 2, turn % shape.prob_buffers] = end
     core.where[2] = 0
     return end
 
@@ -292,12 +337,12 @@ def _take_partial(
 @jit
 def _store_output(core: Core, rates: Rates, shape: Shape, unit: Any, rows: Any) -> Any:
     lane = CUBE_LANES + unit * VECTOR_LANES
-    cycles = rates.out_start + rows * shape.head_dim_v * shape.itemsize / rates.out_rate
+    cycles = rates.out_start + rows * shape.output_bytes / rates.out_rate
     return _run(core, lane + MTE3, STORE_OUTPUT, cycles, core.free[lane + VECTOR] + rates.queue, DATA)
 
 
 @jit
-def _scores(core: Core, rates: Rates, shape: Shape, rows: Any, tile: Any, turn: Any) -> None:
+def _scores(core: Core, rates: Rates, shape: Shape, rows: Any, tile: Any, kinds: Any, turn: Any) -> None:
     """QK of one tile into its slot, then the softmax of both vector cores."""
     slot = turn % shape.slots
     free, why = core.flags[PV_DONE - QK_READY, slot], PV_DONE
@@ -309,9 +354,8 @@ def _scores(core: Core, rates: Rates, shape: Shape, rows: Any, tile: Any, turn: 
     for unit in range(VECTOR_CORES):
         own = _vector_rows(rows, unit)
         if own > 0:
-            probabilities = max(
-                probabilities, _softmax(core, rates, shape, unit, own, tile, core.flags[0, slot])
-            )
+            ready = core.flags[0, slot]
+            probabilities = max(probabilities, _softmax(core, rates, shape, unit, own, tile, kinds, ready))
     core.flags[PROB_READY - QK_READY, slot] = probabilities + rates.flag
 
 
@@ -342,8 +386,55 @@ def _values(
     core.flags[PV_DONE - QK_READY, slot] = done + rates.flag
 
 
+@jit
+def _run_short(
+    tasks: Any, tiles: Any, kinds: Any, rates: Rates, shape: Shape, ending: Ending, core: Core
+) -> None:
+    """Run tasks of one tile each: the PV product of the task before runs beside this task's softmax."""
+    lag = 1 if shape.slots > 1 else 0
+    for task in range(tasks.shape[0] + lag):
+        if task < tasks.shape[0] and tasks[task, TASK_TILES] > 0:
+            core.where[0], core.where[1] = task, 0
+            tile = tasks[task, TASK_FIRST_TILE]
+            _scores(core, rates, shape, tasks[task, TASK_ROWS], tiles[tile], kinds[tile], task)
+        before = task - lag
+        if before >= 0 and before < tasks.shape[0] and tasks[before, TASK_TILES] > 0:
+            core.where[0] = before
+            tile = tasks[before, TASK_FIRST_TILE]
+            _values(core, rates, shape, tasks[before, TASK_ROWS], tiles[tile], before, True, True, ending)
+
+
+@jit
+def _run_long(
+    tasks: Any, tiles: Any, kinds: Any, rates: Rates, shape: Shape, ending: Ending, core: Core
+) -> None:
+    """Run tasks of several tiles: the PV product of the tile before runs beside this tile's softmax."""
+    turn = 0
+    lag = 1 if shape.slots > 1 else 0
+    for task in range(tasks.shape[0]):
+        first, count, rows = (
+            tasks[task, TASK_FIRST_TILE], tasks[task, TASK_TILES], tasks[task, TASK_ROWS],
+        )  # fmt: skip
+        core.where[0] = task
+        for index in range(count + lag):
+            if index < count:
+                core.where[1] = index
+                tile = first + index
+                _scores(core, rates, shape, rows, tiles[tile], kinds[tile], turn + index)
+            before = index - lag
+            if before >= 0 and before < count:
+                core.where[1] = before
+                _values(
+                    core, rates, shape, rows, tiles[first + before], turn + before, before == count - 1,
+                    before == 0, ending,
+                )  # fmt: skip
+        turn += count
+
+
 @jit_apart
-def run_core(tasks: Any, tiles: Any, rates: Rates, shape: Shape, ending: Ending, core: Core) -> Any:
+def run_core(
+    tasks: Any, tiles: Any, kinds: Any, rates: Rates, shape: Shape, ending: Ending, core: Core
+) -> Any:
     """Run the tasks of one core and return the cycle at which the last output is in GM.
 
     Parameters
@@ -351,44 +442,49 @@ def run_core(tasks: Any, tiles: Any, rates: Rates, shape: Shape, ending: Ending,
     tasks : int64 array (tasks, 3)
         First tile, tiles and query rows of each.
     tiles : float64 array (tiles, TILE_FIELDS)
-        Columns, whether masked, and cycles of the vector program of a whole and of a last row group.
+        Columns, and cycles of the vector program of a whole and of a last row group: without mask, and with.
+    kinds : uint8 array (tiles, VECTOR_CORES, groups)
+        What each row group has in each tile, see `mask_tiles`.
     rates : Rates
     shape : Shape
     ending : Ending
     core : Core
         Fresh state; afterwards what happened.
     """
-    turn = 0
-    lag = 1 if shape.slots > 1 else 0
     if shape.short:
-        # Each task is one tile: the PV product of the task before runs beside this task's softmax.
-        for task in range(tasks.shape[0] + lag):
-            if task < tasks.shape[0]:
-                core.where[0], core.where[1] = task, 0
-                _scores(core, rates, shape, tasks[task, TASK_ROWS], tiles[tasks[task, TASK_FIRST_TILE]], task)
-            before = task - lag
-            if before >= 0 and before < tasks.shape[0]:
-                core.where[0] = before
-                tile = tiles[tasks[before, TASK_FIRST_TILE]]
-                _values(core, rates, shape, tasks[before, TASK_ROWS], tile, before, True, True, ending)
+        _run_short(tasks, tiles, kinds, rates, shape, ending, core)
     else:
-        for task in range(tasks.shape[0]):
-            first, count = tasks[task, TASK_FIRST_TILE], tasks[task, TASK_TILES]
-            rows = tasks[task, TASK_ROWS]
-            core.where[0] = task
-            for index in range(count + lag):
-                if index < count:
-                    core.where[1] = index
-                    _scores(core, rates, shape, rows, tiles[first + index], turn + index)
-                before = index - lag
-                if before >= 0 and before < count:
-                    core.where[1] = before
-                    _values(
-                        core, rates, shape, rows, tiles[first + before], turn + before, before == count - 1,
-                        before == 0, ending,
-                    )  # fmt: skip
-            turn += count
-    end = 0.0
-    for lane in range(LANES):
-        end = max(end, core.free[lane])
-    return end
+        _run_long(tasks, tiles, kinds, rates, shape, ending, core)
+    return _end(core)
+
+
+@jit_apart
+def run_combine(combine: Combine, rates: Rates, core: Core, task: Any) -> Any:
+    """Combine the splits of the rows of one core's vector cores; return when the last output is in GM.
+
+    Parameters
+    ----------
+    combine : Combine
+    rates : Rates
+    core : Core
+        As `run_core` left it; no core begins before the slowest one has ended.
+    task : int
+        Number of this step, for the record.
+    """
+    begin = _end(core) + rates.flag
+    core.where[0], core.where[2] = task, 0
+    for unit in range(VECTOR_CORES):
+        lane = CUBE_LANES + unit * VECTOR_LANES
+        for top in range(0, combine.rows, combine.block):
+            rows = min(combine.block, combine.rows - top)
+            for split in range(combine.splits):
+                core.where[1] = split
+                issued = _run(core, lane + SCALAR, QUEUE, rates.queue, begin, SPLITS_DONE)
+                startable, why = _later(issued, ISSUE, core.free[lane + VECTOR] + rates.queue, BUFFER)
+                cycles = rates.ub_start + rows * combine.split_bytes / rates.ub_rate
+                loaded = _run(core, lane + MTE2, LOAD_SPLIT, cycles, startable, why)
+                _run(core, lane + VECTOR, COMBINE_SPLIT, combine.add[rows], loaded + rates.queue, DATA)
+            done = _run(core, lane + VECTOR, NORMALISE, combine.divide[rows], 0.0, ISSUE)
+            cycles = rates.out_start + rows * combine.output_bytes / rates.out_rate
+            _run(core, lane + MTE3, STORE_OUTPUT, cycles, done + rates.queue, DATA)
+    return _end(core)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from tilesim.memory.budget import Budget, MemoryBudget, Suggestion, budget
-from tilesim.memory.buffers import REFERENCE_LAYOUT, Buffer, Layout
+from tilesim.memory.buffers import Buffer
 from tilesim.memory.footprint import Footprint, footprint
 from tilesim.memory.full_row import first_unfit_length, full_row_budget
+from tilesim.memory.layout import REFERENCE_LAYOUT, Layout
 from tilesim.memory.measure import MeasuredLaunch, measure_memory
 
 __all__ = [

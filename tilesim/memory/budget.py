@@ -14,15 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from tilesim.errors import BudgetError, ConfigError
-from tilesim.memory.buffers import (
-    ALIGNMENT_BYTES,
-    REFERENCE_LAYOUT,
-    STAGES,
-    Buffer,
-    Launch,
-    Layout,
-    memory_buffers,
-)
+from tilesim.memory.buffers import ALIGNMENT_BYTES, STAGES, Buffer, Launch, memory_buffers
+from tilesim.memory.layout import REFERENCE_LAYOUT, Layout
 from tilesim.memory.plan import Lifetime, plan
 from tilesim.platform import MEMORIES, Memory, Platform
 from tilesim.platform import platform as find_platform
@@ -440,7 +433,7 @@ def _nearest_value(budget: Budget, axis: str) -> Suggestion | None:
         return make_launch(budget.workload, tile, budget.precision, chip, layout)
 
     # Where all keys come to fit one tile the kernel takes its short path: another table, searched by itself.
-    border = min(budget.workload.seq_kv, present) if axis == "kv_tile" else present
+    border = max(1, min(budget.workload.seq_kv, present)) if axis == "kv_tile" else present
     for low, high in ((border, present - 1), (1, border - 1)):
         if low > high or not launch_fits(launch(low, bound), chip):
             continue

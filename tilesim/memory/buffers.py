@@ -12,17 +12,20 @@ wrap. What is modelled:
   of their own in L1 and take turns in the L0 memories; L0C holds float.
 * GM of the launch: tensors, exchange slots between cube and vector cores, and the matmul workspace. Unpadded,
   as the kernel's own formulas have it. Zero padding of the sequence by the caller is not modelled.
+* Softcap, ALiBi, sinks, mask tensors and splits of the keys: the reference kernel has none of them, so their
+  buffers are assumptions, one function each below.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping
 
-from tilesim._checks import one_of, whole_number
 from tilesim.dtypes import BLOCK_BYTES, FLOAT, DType
-from tilesim.errors import ConfigError
+from tilesim.kernel_inputs import split_keys
+from tilesim.memory.layout import FRACTAL, Layout
 from tilesim.precision import Precision
 from tilesim.softmax.tiling import is_basic_block, softmax_flash_v2_tmp_bytes
 from tilesim.tile import Tile
@@ -50,93 +53,8 @@ ALIGNMENT_BYTES: Mapping[str, int] = {"UB": 32, "L1": 32, "L0A": 512, "L0B": 512
 """Memory name -> unit to which offsets and sizes are rounded up. UB, L1, L0A, L0B and L0C: the vendor's
 operator-development documents for this generation; GM: one UB block, the unit of its transfers."""
 
-FRACTAL = 16
-"""Rows and columns of the blocks the matrix unit works on (vendor platform configuration: 16 x 16 x 16)."""
-
-STATE_MODES = ("NORMAL", "WITHOUT_BRC")
-TEMPORARIES = ("minimum", "maximum")
-
 MESSAGE_SLOT_BYTES = 64
 """Top of UB that the framework keeps when it allocates the softmax temporary (vendor's basic API source)."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Layout:
-    """What a kernel author can turn beside the tile; the defaults are the reference kernel.
-
-    Attributes
-    ----------
-    score_buffers, mask_buffers, probability_buffers, partial_buffers : int
-        Buffers of each UB queue; 2 is double buffering. The mask queue is allocated whatever the mask, as a
-        static allocation does; 0 leaves it out, for kernels that need none or make it another way.
-    score_dtype, mask_dtype, probability_dtype, partial_dtype, accumulator_dtype : DType or None
-        Element types; None takes the data type of the precision (the mask: that of the scores).
-    state_mode : {"NORMAL", "WITHOUT_BRC"}
-        Whether a row of sum, max and exp_max is a 32-byte block of equal lanes or a single element.
-    temporary : {"minimum", "maximum"}
-        Which of the operator's two sizes the softmax temporary gets; never below the minimum.
-    shared_temporary : bool
-        True: the kernel hands the operator a buffer. False: the framework takes whatever UB is left; counted
-        are the minimum it must find and the 64-byte message slot it keeps above it.
-    basic_block : bool
-        Let softmax run as a basic block where the tile is one: faster, with a larger temporary.
-    base_rows, base_columns, base_depth_bytes : int
-        Base block of a matrix product: rows of the left operand, columns of the right one, and bytes of the
-        common axis. Multiples of 16, 16 and 64.
-    l1_buffers, l0_buffers, l0c_buffers : int
-        Base blocks held per operand in L1, per operand in L0A and L0B, and of the product in L0C.
-    matmul_workspace_bytes : int
-        GM that the matmul library asks for; 16 MiB is the figure of the reference kernel.
-
-    Raises
-    ------
-    ConfigError
-        If a field breaks its rule.
-    """
-
-    score_buffers: int = 1
-    mask_buffers: int = 1
-    probability_buffers: int = 1
-    partial_buffers: int = 1
-    score_dtype: DType | None = None
-    mask_dtype: DType | None = None
-    probability_dtype: DType | None = None
-    partial_dtype: DType | None = None
-    accumulator_dtype: DType | None = None
-    state_mode: str = "NORMAL"
-    temporary: str = "minimum"
-    shared_temporary: bool = True
-    basic_block: bool = True
-    base_rows: int = 128
-    base_columns: int = 128
-    base_depth_bytes: int = 256
-    l1_buffers: int = 2
-    l0_buffers: int = 2
-    l0c_buffers: int = 1
-    matmul_workspace_bytes: int = 16 * 1024**2
-
-    def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            value, where = getattr(self, field.name), f"Layout.{field.name}"
-            if field.name.endswith("_buffers") or field.name in ("base_rows", "base_columns"):
-                least = 0 if field.name == "mask_buffers" else 1
-                object.__setattr__(self, field.name, whole_number(where, value, least=least, most=65536))
-            elif field.name.endswith("_dtype") and not isinstance(value, DType | None):
-                raise ConfigError(where, value, "must be a DType or None")
-            elif field.type == "bool" and not isinstance(value, bool):
-                raise ConfigError(where, value, "must be True or False")
-        for name in ("base_depth_bytes", "matmul_workspace_bytes"):
-            object.__setattr__(self, name, whole_number(f"Layout.{name}", getattr(self, name), least=0))
-        one_of("Layout.state_mode", self.state_mode, STATE_MODES)
-        one_of("Layout.temporary", self.temporary, TEMPORARIES)
-        for name, unit in (("base_rows", FRACTAL), ("base_columns", FRACTAL), ("base_depth_bytes", 64)):
-            value = getattr(self, name)
-            if value == 0 or value % unit:
-                raise ConfigError(f"Layout.{name}", value, f"must be a positive multiple of {unit}")
-
-
-REFERENCE_LAYOUT = Layout()
-"""The reference kernel's own choices."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -210,10 +128,27 @@ class Launch:
         """Query rows that one vector core takes of a task, at most."""
         return ceil_div(self.query_rows, self.vector_cores_per_cube)
 
+    @functools.cached_property
+    def split_bounds(self) -> list[int]:
+        """First key of each part that is a task of its own, whole tiles each, and the number of keys."""
+        bounds: list[int] = split_keys(self.workload.seq_kv, self.tile.kv_tile, self.tile.kv_splits).tolist()
+        return bounds
+
+    @property
+    def splits(self) -> int:
+        """Parts of the keys: at most those of the tile, as each has a tile at least."""
+        return len(self.split_bounds) - 1
+
+    @property
+    def split_row_bytes(self) -> int:
+        """Bytes that a split leaves in GM of a row: float accumulator, and a block each for max and sum."""
+        return FLOAT.itemsize * self.workload.head_dim_v + 2 * BLOCK_BYTES
+
     @property
     def tasks(self) -> int:
-        """Tasks of the launch: one per batch entry, head and block of query rows."""
-        return self.workload.batch * self.workload.heads * ceil_div(self.workload.seq_q, self.query_rows)
+        """Tasks of the launch: one per batch entry, head, block of query rows and split of the keys."""
+        blocks = ceil_div(self.workload.seq_q, self.query_rows)
+        return self.workload.batch * self.workload.heads * blocks * self.splits
 
     @property
     def cores_used(self) -> int:
@@ -284,7 +219,7 @@ def ub_buffers(launch: Launch) -> tuple[Buffer, ...]:
         )
     buffers.append(_normalisation(launch, short))
     buffers += _temporary(launch)
-    return tuple(buffers)
+    return (*buffers, *_softcap(launch), *_alibi(launch, loop_end), *_sinks(launch), *_splits(launch))
 
 
 def _buffer(
@@ -359,6 +294,53 @@ def _temporary(launch: Launch) -> list[Buffer]:
             _buffer("message slot", "VECCALC", "byte", slot, slot[0], (UB_STAGES[0], UB_STAGES[-1]))
         )
     return buffers
+
+
+def _softcap(launch: Launch) -> list[Buffer]:
+    """Return what ``c * tanh(s / c)`` takes: the numerator of its division, and 2-byte scores in float."""
+    if not launch.workload.softcap:
+        return []
+    rows, columns = launch.tile.softmax_rows, align_up(launch.tile.kv_tile, launch.dtype("score").lanes)
+    shape = (1 if launch.dtype("score").itemsize == FLOAT.itemsize else 2, rows, columns)
+    size_bytes = math.prod(shape) * FLOAT.itemsize
+    return [_buffer("softcap temporary", "VECCALC", FLOAT.name, shape, size_bytes, ("scale", "scale"))]
+
+
+def _alibi(launch: Launch, loop_end: str) -> list[Buffer]:
+    """Return the distances of one tile, moved from tile to tile, and their product with the slope."""
+    if not launch.workload.alibi:
+        return []
+    score_tile = (launch.tile.softmax_rows, launch.tile.kv_tile)
+    unit = launch.dtype("score").lanes
+    return [
+        _padded("distance", "VECCALC", FLOAT, score_tile, unit, (UB_STAGES[0], loop_end)),
+        _padded("bias", "VECCALC", FLOAT, score_tile, unit, ("mask", "mask")),
+    ]
+
+
+def _sinks(launch: Launch) -> list[Buffer]:
+    """Return one float for each head, read once."""
+    if not launch.workload.sinks:
+        return []
+    heads = (1, launch.workload.heads)
+    return [_padded("sinks", "VECIN", FLOAT, heads, FLOAT.lanes, (UB_STAGES[0], UB_STAGES[-1]))]
+
+
+def _splits(launch: Launch) -> list[Buffer]:
+    """Return what storing and combining splits takes, for `softmax_rows` rows at a time.
+
+    One split's accumulator in float, their sum, and maximum and sum of both. All are used after the loop.
+    """
+    if launch.splits == 1:
+        return []
+    rows, stages = launch.tile.softmax_rows, ("store", "store")
+    part = (rows, launch.workload.head_dim_v)
+    state = (4, rows, FLOAT.lanes)
+    return [
+        _padded("split", "VECIN", FLOAT, part, FLOAT.lanes, stages),
+        _padded("split sum", "VECCALC", FLOAT, part, FLOAT.lanes, stages),
+        _buffer("split state", "VECCALC", FLOAT.name, state, math.prod(state) * FLOAT.itemsize, stages),
+    ]
 
 
 def cube_buffers(launch: Launch) -> dict[str, tuple[Buffer, ...]]:
@@ -443,4 +425,26 @@ def gm_buffers(launch: Launch) -> tuple[Buffer, ...]:
             ("launch", "launch"),
             memory="GM",
         ),
+        *(tensor(name, dtype, shape) for name, dtype, shape in _variant_tensors(launch)),
     )
+
+
+def _variant_tensors(launch: Launch) -> list[tuple[str, DType, tuple[int, ...]]]:
+    """Return name, type and shape of what variants have in GM.
+
+    A mask tensor counts as one plane that all heads and batch elements share, in the type of the mask queue.
+    Each split leaves its accumulator in float, and a block each for maximum and sum of a row.
+    """
+    workload = launch.workload
+    heads, rows = (workload.batch, workload.heads), (workload.batch, workload.heads, workload.seq_q)
+    tensors: list[tuple[str, DType, tuple[int, ...]]] = []
+    if workload.attn_mask is not None:
+        tensors.append(("attn_mask", launch.dtype("mask"), (workload.seq_q, workload.seq_kv)))
+    if workload.alibi:
+        tensors.append(("alibi_slopes", FLOAT, heads))
+    if workload.sinks:
+        tensors.append(("sinks", FLOAT, heads[1:]))
+    if launch.splits > 1:
+        tensors.append(("split accumulator", FLOAT, (launch.splits, *rows, workload.head_dim_v)))
+        tensors.append(("split state", FLOAT, (launch.splits, 2, *rows, FLOAT.lanes)))
+    return tensors

@@ -10,8 +10,8 @@ from typing import Any
 from tilesim._checks import whole_number
 from tilesim.errors import ConfigError
 from tilesim.memory.budget import Budget, budget
-from tilesim.memory.buffers import REFERENCE_LAYOUT, Layout
 from tilesim.memory.full_row import first_unfit_length, full_row_budget
+from tilesim.memory.layout import REFERENCE_LAYOUT, Layout
 from tilesim.platform import Platform
 from tilesim.precision import Precision
 from tilesim.tile import Tile
@@ -79,7 +79,7 @@ def footprint(
     if not 0 < len(lengths) <= MOST_LENGTHS:
         raise ConfigError("lengths", len(lengths), f"must be 1 to {MOST_LENGTHS:,} sequence lengths")
     sizes = tuple(sorted({whole_number("lengths", length) for length in lengths}))
-    workloads = [dataclasses.replace(workload, seq_q=size, seq_kv=size) for size in sizes]
+    workloads = [dataclasses.replace(workload, seq_q=size, seq_kv=size, key_lengths=None) for size in sizes]
     return Footprint(
         lengths=sizes,
         tiled=tuple(budget(w, tile, precision, platform, layout=layout) for w in workloads),

@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 
 from tilesim.memory.budget import Budget, budget, expect, last_true, launch_fits, make_launch
-from tilesim.memory.buffers import REFERENCE_LAYOUT, Layout
+from tilesim.memory.layout import REFERENCE_LAYOUT, Layout
 from tilesim.platform import Platform
 from tilesim.platform import platform as find_platform
 from tilesim.precision import Precision
@@ -38,7 +38,7 @@ def full_row_budget(
     """
     expect("workload", workload, Workload)
     expect("tile", tile, Tile)
-    whole = dataclasses.replace(tile, kv_tile=workload.seq_kv)
+    whole = dataclasses.replace(tile, kv_tile=max(1, workload.seq_kv))
     return budget(workload, whole, precision, platform, layout=layout)
 
 
@@ -65,7 +65,7 @@ def first_unfit_length(
     policy, chip = find_precision(precision), find_platform(platform)
 
     def fits(length: int) -> bool:
-        longer = dataclasses.replace(workload, seq_q=length, seq_kv=length)
+        longer = dataclasses.replace(workload, seq_q=length, seq_kv=length, key_lengths=None)
         whole = dataclasses.replace(tile, kv_tile=length)
         return launch_fits(make_launch(longer, whole, policy, chip, layout), chip)
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from tilesim.errors import ConfigError
 from tilesim.masks import Window
 from tilesim.memory.budget import Budget, budget
-from tilesim.memory.buffers import FRACTAL, REFERENCE_LAYOUT, Layout
+from tilesim.memory.layout import FRACTAL, REFERENCE_LAYOUT, Layout
 from tilesim.memory.tracker import NUMPY_TYPES, Arena, Tracker
 from tilesim.platform import Platform
 from tilesim.precision import DEFAULT_PRECISION, Precision

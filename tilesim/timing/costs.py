@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import numpy as np
+
 from tilesim.memory.buffers import Launch
 from tilesim.platform import Platform
 from tilesim.softmax.tiling import is_basic_block
@@ -12,12 +14,18 @@ from tilesim.timing.program import (
     Program,
     SoftmaxTile,
     accumulate_program,
+    alibi_program,
     around_softmax,
+    combine_program,
+    divide_program,
+    keep_program,
     normalise_program,
+    sink_program,
+    softcap_program,
     softmax_program,
     take_program,
 )
-from tilesim.units import align_up
+from tilesim.units import align_up, ceil_div
 
 CUBE_EDGE = 16
 """Rows, columns and depth of the block that one cube cycle multiplies."""
@@ -51,7 +59,7 @@ class VectorCosts:
         self.group = functools.lru_cache(maxsize=None)(self._group)
 
     def _group(self, rows: int, columns: int, update: bool, masked: bool) -> float:
-        """Return the cycles of one row group: scaling, mask where needed, softmax."""
+        """Return the cycles of one row group: scaling, mask where needed, variant of the scores, softmax."""
         padded = align_up(columns, self.data.lanes)
         itemsize = self.data.itemsize
         basic = self.launch.layout.basic_block and rows % 8 == 0 and is_basic_block(rows, padded, itemsize)
@@ -65,19 +73,53 @@ class VectorCosts:
             broadcast=self.launch.layout.state_mode == "NORMAL",
             reduced=columns,
         )
-        return program_cycles(
-            around_softmax(rows, padded, itemsize, masked=masked), self.platform
-        ) + program_cycles(softmax_program(tile), self.platform)
+        programs = (
+            around_softmax(rows, padded, itemsize, masked=masked),
+            self._variant(rows, padded, itemsize),
+            softmax_program(tile),
+        )
+        return sum(program_cycles(program, self.platform) for program in programs)
+
+    def _variant(self, rows: int, columns: int, itemsize: int) -> Program:
+        workload = self.launch.workload
+        program: Program = ()
+        if workload.softcap:
+            program += softcap_program(rows, columns, itemsize)
+        if workload.alibi:
+            program += alibi_program(rows, columns, itemsize, both_sides=workload.band.right > 0)
+        return program
 
     def endings(self, row_counts: set[int]) -> list[list[float]]:
-        """Return the cycles of taking, accumulating and normalising for the given numbers of rows."""
+        """Return the cycles of taking, accumulating and ending a task for the given numbers of rows."""
         width, itemsize = self.launch.workload.head_dim_v, self.launch.dtype("accumulator").itemsize
-        programs = (take_program, accumulate_program, normalise_program)
-        tables = [[0.0] * (self.launch.vector_rows + 1) for _ in programs]
+        end = normalise_program if self.launch.splits == 1 else keep_program
+        tables = [[0.0] * (self.launch.vector_rows + 1) for _ in range(3)]
         for rows in row_counts - {0}:
-            for table, program in zip(tables, programs, strict=True):
+            for table, program in zip(tables, (take_program, accumulate_program, end), strict=True):
                 table[rows] = program_cycles(program(rows, width, itemsize), self.platform)
+            if self.launch.workload.sinks:
+                tables[0][rows] += program_cycles(sink_program(rows), self.platform)
         return tables
+
+    def combine(self) -> Any:
+        """Return how the splits are combined: all vector cores of the chip take equal shares of the rows."""
+        from tilesim.kernels.pipeline import Combine
+
+        workload, block = self.launch.workload, self.launch.tile.softmax_rows
+        rows = workload.batch * workload.heads * workload.seq_q
+        width, itemsize = workload.head_dim_v, self.data.itemsize
+        sizes = range(block + 1)
+        add = [program_cycles(combine_program(size, width), self.platform) for size in sizes]
+        divide = [program_cycles(divide_program(size, width, itemsize), self.platform) for size in sizes]
+        return Combine(
+            rows=ceil_div(rows, self.platform.vector_cores),
+            block=block,
+            splits=self.launch.splits,
+            split_bytes=self.launch.split_row_bytes,
+            output_bytes=width * itemsize,
+            add=np.array(add),
+            divide=np.array(divide),
+        )
 
 
 def rates(platform: Platform, float_products: bool) -> Any:

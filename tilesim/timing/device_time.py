@@ -13,8 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tilesim.errors import ConfigError
+from tilesim.mask_tiles import MaskTiles
 from tilesim.memory.budget import expect, make_launch
-from tilesim.memory.buffers import REFERENCE_LAYOUT, Launch, Layout
+from tilesim.memory.buffers import Launch
+from tilesim.memory.layout import REFERENCE_LAYOUT, Layout
 from tilesim.platform import Platform
 from tilesim.platform import platform as find_platform
 from tilesim.precision import Precision
@@ -22,7 +24,8 @@ from tilesim.precision import precision as find_precision
 from tilesim.tile import Tile
 from tilesim.timing.costs import VectorCosts, rates
 from tilesim.timing.roofline import Roofline, roofline
-from tilesim.timing.schedule import Chunk, CoreLoad, chunks, core_loads, tile_table
+from tilesim.timing.schedule import CoreLoad, core_loads, schedule, tile_table
+from tilesim.timing.traffic import traffic
 from tilesim.units import ceil_div
 from tilesim.workload import Workload
 
@@ -34,15 +37,18 @@ LANES = (
 )
 """Lanes of one AI core, in the order of the pipeline's arrays."""
 PIPES = ("CUBE", "VECTOR", "SCALAR", "MTE1", "MTE2", "MTE3", "FIXP")
-REASONS = ("issue", "data", "buffer", "QK_READY", "PROB_READY", "PV_READY", "PV_DONE", "task")
-"""What a lane waited for: the scalar unit, an operation on another lane, a free buffer, a cross-core flag."""
+REASONS = (
+    "issue", "data", "buffer", "QK_READY", "PROB_READY", "PV_READY", "PV_DONE", "task", "splits",
+)  # fmt: skip
+"""What a lane waited for: the scalar unit, an operation on another lane, a free buffer, a cross-core flag; at
+the end, before splits are combined, the other cores."""
 WARM_HEADS = 3
 """Heads a core runs before it is taken to repeat itself."""
 OPERATIONS = (
     "load query", "load key", "load probability", "load value", "move left", "move right", "multiply QK",
     "multiply PV", "store score", "store partial", "copy score in", "copy mask in", "softmax",
     "copy probability out", "copy partial in", "accumulate", "normalise", "store output", "queue operation",
-    "matmul call",
+    "matmul call", "load split", "combine split",
 )  # fmt: skip
 
 
@@ -58,7 +64,7 @@ class DeviceTime:
         The overhead in it.
     bound : str
         What bounds it: the lane that works most of the time on the slowest core, or the handshake that lane
-        mostly waits for if it waits more than it works, or ``"L2"`` or ``"HBM"``.
+        mostly waits for if it waits more than it works, or ``"L2"`` or ``"HBM"``; ``"launch"`` without work.
     busy_us : mapping of str to float
         Lane of the slowest core -> time it works.
     stall_us : mapping of str to mapping of str to float
@@ -66,7 +72,8 @@ class DeviceTime:
     steps : mapping of str to (int, float)
         Kind of operation -> how often it runs on the slowest core, and its time in us.
     core_us : tuple of float
-        Time of each core that has a task, launch overhead aside.
+        Time of each core that has a task, launch overhead aside; with the combination of splits, without the
+        wait for it.
     executed_flops, useful_flops : int
         Products of whole tiles, masked pairs included; and of visible pairs only.
     gm_bytes, ub_bytes : int
@@ -101,13 +108,14 @@ class DeviceTime:
 
     @property
     def tflops(self) -> float:
-        """Useful floating-point operations a second, in 10^12."""
-        return self.useful_flops / self.time_us / 1e6
+        """Useful floating-point operations a second, in 10^12; 0 where nothing takes time."""
+        return self.useful_flops / self.time_us / 1e6 if self.time_us else 0.0
 
     @property
     def balance(self) -> float:
         """Mean over slowest core: 1 if all cores that have a task work equally long."""
-        return min(1.0, sum(self.core_us) / len(self.core_us) / max(self.core_us))
+        slowest_us = max(self.core_us)
+        return min(1.0, sum(self.core_us) / len(self.core_us) / slowest_us) if slowest_us else 1.0
 
     def to_dict(self) -> dict[str, Any]:
         """Return the estimate as JSON types."""
@@ -140,6 +148,7 @@ def estimate(
     platform: str | Path | Platform,
     *,
     layout: Layout = REFERENCE_LAYOUT,
+    shown: MaskTiles | None = None,
 ) -> DeviceTime:
     """Return the modelled time of one launch; needs no tensors.
 
@@ -147,6 +156,9 @@ def estimate(
     ----------
     workload, tile, precision, platform, layout
         As for `tilesim.budget`; whether the configuration fits is not asked.
+    shown : MaskTiles, optional
+        What the mask tensor of the workload holds, where it is at hand; without it every tile that the named
+        mask does not skip is partial.
 
     Raises
     ------
@@ -155,7 +167,7 @@ def estimate(
     UnknownNameError
         For a policy or platform that does not exist.
     """
-    return prepare(workload, tile, precision, platform, layout).device_time()
+    return prepare(workload, tile, precision, platform, layout, shown).device_time()
 
 
 def prepare(
@@ -164,6 +176,7 @@ def prepare(
     precision: str | Precision,
     platform: str | Path | Platform,
     layout: Layout,
+    shown: MaskTiles | None = None,
 ) -> Timing:
     """Return a launch that is ready to be run; raises as `estimate`."""
     expect("workload", workload, Workload)
@@ -172,7 +185,7 @@ def prepare(
     chip = find_platform(platform)
     if not chip.has_timing:
         raise ConfigError(f"platform {chip.name!r}", "no timing figures", "must have a table timing")
-    return Timing(make_launch(workload, tile, find_precision(precision), chip, layout), chip)
+    return Timing(make_launch(workload, tile, find_precision(precision), chip, layout), chip, shown)
 
 
 class Timing:
@@ -183,20 +196,24 @@ class Timing:
     launch : Launch
     platform : Platform
         With timing figures.
+    shown : MaskTiles, optional
     """
 
-    def __init__(self, launch: Launch, platform: Platform) -> None:
+    def __init__(self, launch: Launch, platform: Platform, shown: MaskTiles | None = None) -> None:
         from tilesim.kernels.pipeline import Ending
 
         self.launch, self.platform = launch, platform
-        self.blocks = chunks(launch)
-        self.loads = core_loads(launch, self.blocks)
+        self.plan = schedule(launch, shown)
+        self.loads = core_loads(launch, self.plan)
         costs = VectorCosts(launch, platform)
-        self.tiles, self.table = tile_table(launch, self.blocks, costs)
-        halves = {half for block in self.blocks for half in (ceil_div(block.rows, 2), block.rows // 2)}
+        self.tiles, self.kinds, self.table = tile_table(launch, self.plan.chunks, costs)
+        halves = {half for chunk in self.plan.chunks for half in (ceil_div(chunk.rows, 2), chunk.rows // 2)}
         self.ending = Ending(*(np.array(cycles) for cycles in costs.endings(halves)))
+        self.combining = costs.combine() if launch.splits > 1 else None
         self.rates = rates(platform, launch.precision.data.itemsize == 4)
         self.shape = _shape(launch)
+        workload = launch.workload
+        self.useful_flops = workload.useful_flops if shown is None else workload.flops(shown.visible_pairs)
 
     @property
     def cycles_per_us(self) -> float:
@@ -206,11 +223,13 @@ class Timing:
     def run(self, load: CoreLoad) -> tuple[float, Any]:
         """Return the cycles of one core and its state afterwards.
 
-        Heads are alike: once the core runs one head as it ran the head before, the rest is multiplied out.
+        Where heads are alike, once the core runs one head as it ran the head before, the rest is multiplied
+        out.
         """
-        period = len(self.blocks)
+        period = max(1, self.plan.period)
         heads = load.tasks // period
-        if heads > WARM_HEADS + 2:
+        order = self.plan.order[load.first : load.first + load.tasks]
+        if heads > WARM_HEADS + 2 and (order[period:] == order[:-period]).all():
             short = load.tasks - (heads - WARM_HEADS) * period
             runs = [self.run_tasks(load.first, short + extra * period) for extra in range(3)]
             steps = [late[0] - early[0] for early, late in itertools.pairwise(runs)]
@@ -224,13 +243,21 @@ class Timing:
         return self.run_tasks(load.first, load.tasks)
 
     def run_tasks(self, first: int, tasks: int, events: int = 0) -> tuple[float, Any]:
-        """Run tasks one by one from a chunk on; return the cycles and the state of the core afterwards."""
+        """Run tasks one by one; return the cycles and the state of the core afterwards."""
         from tilesim.kernels import pipeline
 
         core = _fresh_core(events)
-        order = (first + np.arange(tasks)) % len(self.blocks)
-        end = pipeline.run_core(self.table[order], self.tiles, self.rates, self.shape, self.ending, core)
+        table = self.table[self.plan.order[first : first + tasks]]
+        end = pipeline.run_core(table, self.tiles, self.kinds, self.rates, self.shape, self.ending, core)
         return float(end), core
+
+    def combine(self, core: Any, end: float, tasks: int) -> float:
+        """Combine splits on the core that ends last; return when all is done."""
+        from tilesim.kernels import pipeline
+
+        if self.combining is None or not tasks:
+            return end
+        return float(pipeline.run_combine(self.combining, self.rates, core, tasks))
 
     def slowest(self) -> tuple[CoreLoad, float, Any, list[float]]:
         """Run every distinct load; return the slowest, its cycles and state, and the cycles of all cores."""
@@ -241,17 +268,19 @@ class Timing:
             for core in load.cores:
                 cycles[places.index(core)] = end
         load, end, core = max(runs, key=lambda run: run[1])
-        return load, end, core, cycles
+        last = self.combine(core, end, load.tasks)
+        return load, last, core, [time + last - end for time in cycles]
 
     def device_time(self) -> DeviceTime:
         """Return what the model says of the launch."""
         _, end, core, cycles = self.slowest()
         launch_us, clock = self.platform.timing["launch_us"], self.cycles_per_us
-        traffic = _traffic(self.launch, self.blocks)
-        bounds = roofline(self.launch, self.platform, traffic.gm_bytes, traffic.executed_flops)
+        moved = traffic(self.launch, self.plan)
+        bounds = roofline(self.launch, self.platform, moved.gm_bytes, moved.executed_flops, self.useful_flops)
         core_us = end / clock
         chip_us = max(bounds.l2_us, bounds.hbm_us)
         bound = _bound(core) if core_us >= chip_us else ("L2" if bounds.l2_us >= bounds.hbm_us else "HBM")
+        bound = bound if core_us or chip_us else "launch"
         return DeviceTime(
             time_us=launch_us + max(core_us, chip_us),
             launch_us=launch_us,
@@ -269,10 +298,10 @@ class Timing:
                 if count
             },
             core_us=tuple(time / clock for time in cycles),
-            executed_flops=traffic.executed_flops,
-            useful_flops=self.launch.workload.useful_flops,
-            gm_bytes=traffic.gm_bytes,
-            ub_bytes=traffic.ub_bytes,
+            executed_flops=moved.executed_flops,
+            useful_flops=self.useful_flops,
+            gm_bytes=moved.gm_bytes,
+            ub_bytes=moved.ub_bytes,
             roofline=bounds,
             platform=self.platform.name,
         )
@@ -305,6 +334,7 @@ def _shape(launch: Launch) -> Any:
         itemsize=itemsize,
         partial_itemsize=launch.dtype("partial").itemsize,
         mask_itemsize=launch.dtype("mask").itemsize,
+        output_bytes=workload.head_dim_v * itemsize if launch.splits == 1 else launch.split_row_bytes,
         softmax_rows=tile.softmax_rows,
         slots=tile.slots,
         score_buffers=min(64, layout.score_buffers),
@@ -314,39 +344,6 @@ def _shape(launch: Launch) -> Any:
         base_columns=layout.base_columns,
         base_depth=layout.base_depth_bytes // itemsize,
         short=tile.is_short(workload),
-    )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Traffic:
-    executed_flops: int
-    gm_bytes: int
-    ub_bytes: int
-
-
-def _traffic(launch: Launch, blocks: list[Chunk]) -> _Traffic:
-    """Return operations and bytes of the whole launch."""
-    workload, data = launch.workload, launch.precision.data.itemsize
-    heads = workload.batch * workload.heads
-    pairs = sum(block.rows * columns for block in blocks for columns in block.columns)
-    masked = sum(
-        block.rows * columns
-        for block in blocks
-        for columns, hidden in zip(block.columns, block.masked, strict=True)
-        if hidden
-    )
-    keys = sum(sum(block.columns) for block in blocks)
-    widths = workload.head_dim + workload.head_dim_v
-    partials = sum(block.rows * len(block.columns) for block in blocks) * workload.head_dim_v
-    output = workload.seq_q * workload.head_dim_v
-    tensors = keys * widths + workload.seq_q * workload.head_dim + output
-    mask_bytes = masked * launch.dtype("mask").itemsize * (launch.layout.mask_buffers > 0)
-    partial_bytes = partials * launch.dtype("partial").itemsize
-    return _Traffic(
-        executed_flops=2 * heads * pairs * widths,
-        # Scores, probabilities and partial products go to GM and come back.
-        gm_bytes=heads * (tensors * data + 4 * pairs * data + 2 * partial_bytes + mask_bytes),
-        ub_bytes=heads * (2 * pairs * data + partial_bytes + mask_bytes + output * data),
     )
 
 

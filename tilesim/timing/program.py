@@ -206,6 +206,57 @@ def around_softmax(rows: int, columns: int, itemsize: int, *, masked: bool) -> P
     return (("Muls", repeats), ("Add", repeats)) if masked else (("Muls", repeats),)
 
 
+def softcap_program(rows: int, columns: int, itemsize: int) -> Program:
+    """Return ``c * tanh(s / c)`` as ``c - 2c / (exp(2s / c) + 1)``, in float.
+
+    An assumption: no instruction for tanh is published, and additions of a scalar count as additions. Muls,
+    Exp, Add of 1, Copy of the numerator, Div and Add of c, with casts around for 2-byte data.
+    """
+    repeats = ceil_div(rows * columns, LANES)
+    up, down = (("CastUp",), ("CastDown",)) if itemsize == 2 else ((), ())
+    return tuple((name, repeats) for name in (*up, "Muls", "Exp", "Add", "Copy", "Div", "Add", *down))
+
+
+def alibi_program(rows: int, columns: int, itemsize: int, *, both_sides: bool) -> Program:
+    """Return the addition of the slope times the distance.
+
+    An assumption, as no such kernel is published: distances are float, kept for one tile and moved to the
+    tile at hand (Add); with keys on both sides of a query made positive (Muls, Max); then multiplied with the
+    slope (Muls), rounded for 2-byte data, and added.
+    """
+    repeats = ceil_div(rows * columns, LANES)
+    sides = ("Muls", "Max") if both_sides else ()
+    rounded = ("CastDown",) if itemsize == 2 else ()
+    program = tuple((name, repeats) for name in ("Add", *sides, "Muls", *rounded))
+    return (*program, ("Add", ceil_div(rows * columns * itemsize, 256)))
+
+
+def sink_program(rows: int) -> Program:
+    """Return how sum and maximum begin with a sink: one Duplicate each, counted as copies of the state."""
+    return (("Copy", ceil_div(8 * rows, LANES)),) * 2
+
+
+def keep_program(rows: int, head_dim: int, itemsize: int) -> Program:
+    """Return how a split ends, of which accumulator and state are stored in float: a cast of 2-byte data."""
+    return (("CastUp", ceil_div(rows * head_dim, LANES)),) if itemsize == 2 else ()
+
+
+def combine_program(rows: int, head_dim: int) -> Program:
+    """Return the addition of one split to the output, in float.
+
+    An assumption: the factor from the maxima (Max, Sub, Exp), then accumulator and sum times it, added.
+    """
+    state, lanes = ceil_div(8 * rows, LANES), ceil_div(head_dim, LANES)
+    factor = tuple((name, state) for name in ("Max", "Sub", "Exp", "Mul", "Add"))
+    return (*factor, *((("Mul", rows),) * lanes), ("Add", ceil_div(rows * head_dim, LANES)))
+
+
+def divide_program(rows: int, head_dim: int, itemsize: int) -> Program:
+    """Return the division of combined splits by their sum, in float, rounded for 2-byte data."""
+    rounded = (("CastDown", ceil_div(rows * head_dim, LANES)),) if itemsize == 2 else ()
+    return (*((("Div", rows),) * ceil_div(head_dim, LANES)), *rounded)
+
+
 def take_program(rows: int, head_dim: int, itemsize: int) -> Program:
     """Return the copy of the first tile's product into the accumulator."""
     return (("Copy", ceil_div(rows * head_dim * itemsize, 256)),)

@@ -46,7 +46,9 @@ class Roofline:
         return {**dataclasses.asdict(self), "time_us": self.time_us}
 
 
-def roofline(launch: Launch, platform: Platform, gm_bytes: int, executed_flops: int) -> Roofline:
+def roofline(
+    launch: Launch, platform: Platform, gm_bytes: int, executed_flops: int, useful_flops: int
+) -> Roofline:
     """Return the bounds of a launch.
 
     Parameters
@@ -58,18 +60,21 @@ def roofline(launch: Launch, platform: Platform, gm_bytes: int, executed_flops: 
         Bytes through GM, exchange between cores included.
     executed_flops : int
         Floating-point operations of whole tiles.
+    useful_flops : int
+        Those on visible pairs.
     """
     timing, workload = platform.timing, launch.workload
     float_products = launch.precision.data.itemsize == 4
     blocks = timing["float_cube_blocks_per_cycle" if float_products else "half_cube_blocks_per_cycle"]
     peak_flops_per_us = 2 * BLOCK_PRODUCTS * blocks * timing["clock_mhz"] * platform.cube_cores
     rows = workload.batch * workload.heads * workload.seq_q
-    keys = workload.batch * workload.kv_heads * workload.seq_kv
+    keys = workload.kv_heads * sum(workload.lengths)
     tensor_bytes = (rows + keys) * (workload.head_dim + workload.head_dim_v) * launch.precision.data.itemsize
     return Roofline(
         compute_us=executed_flops / peak_flops_per_us,
         l2_us=gm_bytes / timing["l2_bytes_per_us"],
-        hbm_us=tensor_bytes / timing["hbm_bytes_per_us"],
+        # A window may leave keys that nobody reads.
+        hbm_us=min(tensor_bytes, gm_bytes) / timing["hbm_bytes_per_us"],
         peak_tflops=peak_flops_per_us / 1e6,
-        intensity=workload.useful_flops / tensor_bytes,
+        intensity=useful_flops / tensor_bytes if tensor_bytes else 0.0,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from tilesim.memory.buffers import REFERENCE_LAYOUT, Layout
+from tilesim.memory.layout import REFERENCE_LAYOUT, Layout
 from tilesim.platform import Platform
 from tilesim.precision import Precision
 from tilesim.tile import Tile
@@ -72,7 +72,8 @@ def timeline(
     """
     timing = prepare(workload, tile, precision, platform, layout)
     load, _, counted, _ = timing.slowest()
-    _, core = timing.run_tasks(load.first, load.tasks, events=int(counted.work[:, 0].sum()))
+    end, core = timing.run_tasks(load.first, load.tasks, events=int(counted.work[:, 0].sum()))
+    timing.combine(core, end, load.tasks)
     device_time, clock = timing.device_time(), timing.cycles_per_us
     events = tuple(
         Event(
