@@ -9,7 +9,14 @@ import numpy.typing as npt
 
 from tilesim.masks import Window
 from tilesim.precision import DEFAULT_PRECISION, Precision, precision
-from tilesim.tensors import as_float32, check_scale, check_tensors, check_threads
+from tilesim.tensors import (
+    DEFAULT_LAYOUT,
+    as_float32,
+    check_scale,
+    check_tensors,
+    check_threads,
+    in_layout,
+)
 from tilesim.tile import Tile
 
 _precision = precision
@@ -27,6 +34,7 @@ def attention(
     scale: float | None = ...,
     tile: Tile | None = ...,
     threads: int | None = ...,
+    layout: str = ...,
     return_lse: Literal[False] = ...,
 ) -> npt.NDArray[Any]: ...
 
@@ -43,6 +51,7 @@ def attention(
     scale: float | None = ...,
     tile: Tile | None = ...,
     threads: int | None = ...,
+    layout: str = ...,
     return_lse: Literal[True],
 ) -> tuple[npt.NDArray[Any], npt.NDArray[np.float32]]: ...
 
@@ -58,6 +67,7 @@ def attention(
     scale: float | None = None,
     tile: Tile | None = None,
     threads: int | None = None,
+    layout: str = DEFAULT_LAYOUT,
     return_lse: bool = False,
 ) -> npt.NDArray[Any] | tuple[npt.NDArray[Any], npt.NDArray[np.float32]]:
     """Run tiled FlashAttention-2 with the rounding points of a precision policy.
@@ -80,6 +90,9 @@ def attention(
         8 x 512 by default. `kv_tile` changes the order of operations, hence rounding.
     threads : int, optional
         Worker threads, as many as Numba is set to use by default; the result is the same for any number.
+    layout : {"BNSD", "BSND"}
+        Order of the axes of `q`, `k`, `v` and the output: (batch, heads, seq, head_dim) as written here, or
+        (batch, seq, heads, head_dim).
     return_lse : bool
 
     Returns
@@ -94,7 +107,7 @@ def attention(
     InputError, DTypeError
         For tensors that are malformed or do not belong together.
     ConfigError, UnknownNameError
-        For a bad mask, window or policy.
+        For a bad mask, window, policy or layout.
 
     Examples
     --------
@@ -105,7 +118,7 @@ def attention(
     """
     from tilesim.engine import run_kernel
 
-    tensors = check_tensors(q, k, v)
+    tensors = check_tensors(q, k, v, layout)
     policy = _precision(precision)
     workload = tensors.workload(mask, window)
     factor = check_scale(scale, workload.head_dim)
@@ -118,11 +131,11 @@ def attention(
         scale=factor,
         threads=threads,
     )
-    output = cast_like(run.output, tensors.q)
+    output = in_layout(cast_like(run.output, tensors.q), layout)
     return (output, run.lse) if return_lse else output
 
 
 def cast_like(output: npt.NDArray[np.float32], q: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return `output` in the dtype of `q`, in native byte order."""
     with np.errstate(over="ignore", invalid="ignore"):
-        return output.astype(q.dtype, copy=False)
+        return output.astype(q.dtype.newbyteorder("="), copy=False)

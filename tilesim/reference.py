@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tilesim.masks import Band, Window
-from tilesim.tensors import check_scale, check_tensors
+from tilesim.tensors import DEFAULT_LAYOUT, check_scale, check_tensors, in_layout
 
 Float64 = npt.NDArray[np.float64]
 
@@ -36,6 +36,7 @@ def attention_reference(
     mask: str = ...,
     window: Window = ...,
     scale: float | None = ...,
+    layout: str = ...,
     return_lse: Literal[False] = ...,
 ) -> Float64: ...
 
@@ -49,6 +50,7 @@ def attention_reference(
     mask: str = ...,
     window: Window = ...,
     scale: float | None = ...,
+    layout: str = ...,
     return_lse: Literal[True],
 ) -> tuple[Float64, Float64]: ...
 
@@ -61,6 +63,7 @@ def attention_reference(
     mask: str = "causal",
     window: Window = None,
     scale: float | None = None,
+    layout: str = DEFAULT_LAYOUT,
     return_lse: bool = False,
 ) -> Float64 | tuple[Float64, Float64]:
     """Return attention computed in float64 from the tensors as they are, without any other rounding.
@@ -78,6 +81,9 @@ def attention_reference(
         Keys around the own position, both bounds inclusive; only with ``mask="window"``.
     scale : float, optional
         Factor of the scores; ``1 / sqrt(head_dim)`` by default.
+    layout : {"BNSD", "BSND"}
+        Order of the axes of `q`, `k`, `v` and the output: (batch, heads, seq, head_dim) as written here, or
+        (batch, seq, heads, head_dim).
     return_lse : bool
 
     Returns
@@ -92,7 +98,7 @@ def attention_reference(
     InputError, DTypeError
         For tensors that are malformed or do not belong together.
     ConfigError, UnknownNameError
-        For a bad mask or window.
+        For a bad mask, window or layout.
 
     Notes
     -----
@@ -106,7 +112,7 @@ def attention_reference(
     >>> attention_reference(np.zeros((1, 1, 3, 4)), np.zeros((1, 1, 3, 4)), v)[0, 0, :, 0]
     array([1. , 1.5, 2. ])
     """
-    tensors = check_tensors(q, k, v)
+    tensors = check_tensors(q, k, v, layout)
     workload = tensors.workload(mask, window)
     factor = check_scale(scale, workload.head_dim)
     rows_shape = (workload.batch, workload.heads, workload.seq_q)
@@ -119,6 +125,7 @@ def attention_reference(
         for head in range(kv_head * group, (kv_head + 1) * group):
             queries = tensors.q[batch, head].astype(np.float64)
             _head(queries, keys, values, workload.band, factor, output[batch, head], lse[batch, head])
+    output = in_layout(output, layout)
     return (output, lse) if return_lse else output
 
 

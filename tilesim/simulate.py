@@ -16,7 +16,15 @@ from tilesim.precision import DEFAULT_PRECISION, Precision
 from tilesim.precision import precision as find_precision
 from tilesim.reference import attention_reference
 from tilesim.result import SimulationResult, Throughput
-from tilesim.tensors import Tensors, as_float32, check_scale, check_tensors, check_threads
+from tilesim.tensors import (
+    DEFAULT_LAYOUT,
+    Tensors,
+    as_float32,
+    check_scale,
+    check_tensors,
+    check_threads,
+    in_layout,
+)
 from tilesim.tile import Tile
 from tilesim.timing import estimate
 from tilesim.workload import Workload
@@ -41,6 +49,7 @@ def simulate(
     compare: Sequence[str | Precision] = ("half-data-half-state",),
     allow_over_budget: bool = False,
     threads: int | None = None,
+    layout: str = DEFAULT_LAYOUT,
     progress: Progress | None = None,
 ) -> SimulationResult:
     """Simulate one attention call on the modelled chip.
@@ -67,6 +76,9 @@ def simulate(
         Run although the configuration does not fit the chip; the result says so.
     threads : int, optional
         Worker threads, as many as Numba is set to use by default; never changes a bit of the result.
+    layout : {"BNSD", "BSND"}
+        Order of the axes of `q`, `k`, `v` and the output: (batch, heads, seq, head_dim) as written here, or
+        (batch, seq, heads, head_dim).
     progress : callable, optional
 
     Returns
@@ -80,11 +92,11 @@ def simulate(
     InputError, DTypeError
         For tensors that are malformed or do not belong together.
     ConfigError, UnknownNameError
-        For a bad tile, mask, policy or platform.
+        For a bad tile, mask, policy, platform or layout.
     """
     chip = find_platform(platform)
     policies = _distinct([find_precision(precision), *(find_precision(name) for name in compare)])
-    tensors = check_tensors(q, k, v)
+    tensors = check_tensors(q, k, v, layout)
     workload = tensors.workload(mask, window)
     factor = check_scale(scale, workload.head_dim)
     threads = check_threads(threads)
@@ -104,7 +116,7 @@ def simulate(
         errors[policy.name] = error_stats(kernel_run.output, reference)
         if throughput is None:
             throughput = speed
-            outputs = [cast_like(kernel_run.output, tensors.q), kernel_run.lse]
+            outputs = [in_layout(cast_like(kernel_run.output, tensors.q), layout), kernel_run.lse]
     assert throughput is not None
     notes = tensors.notes(policies[0].data)
     if not budget.fits:
