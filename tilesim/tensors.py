@@ -31,7 +31,7 @@ def in_layout(array: npt.NDArray[Any], layout: str) -> npt.NDArray[Any]:
 
 
 def as_tensor(name: str, source: Any, layout: str = DEFAULT_LAYOUT) -> npt.NDArray[Any]:
-    """Return `source` as a floating-point array (batch, heads, seq, head_dim), on its own memory if it has one.
+    """Return `source` as a floating-point array (batch, heads, seq, head_dim), in the memory it lies in.
 
     Parameters
     ----------
