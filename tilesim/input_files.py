@@ -23,6 +23,9 @@ NAMES = ("q", "k", "v")
 LISTED_NAMES, LISTED_CHARACTERS = 20, 60
 """Names that a message lists at most, and characters of each: a file may hold thousands."""
 
+REASON_CHARACTERS = 200
+"""Characters that a message takes from what a library says of a damaged file."""
+
 _DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, ValueError, KeyError, MemoryError, NotImplementedError)
 """What NumPy and zipfile raise on a file that is no .npz or was cut short."""
 
@@ -108,7 +111,8 @@ def _from_safetensors(where: str, file: IO[bytes], names: Sequence[str]) -> Arra
     except InputError:
         raise
     except (SafetensorError, ValueError, MemoryError) as error:
-        rule = f"must be a .safetensors file: {' '.join(str(error).split())}"
+        # It may quote a name from the file: repr() keeps control characters from the terminal.
+        rule = f"must be a .safetensors file: {_short(repr(str(error))[1:-1], REASON_CHARACTERS)}"
         raise InputError(where, "a damaged file", rule) from None
     return q, k, v
 
@@ -143,5 +147,5 @@ def _enumerated(names: Sequence[str]) -> str:
     return f"{q}, {k} and {v}"
 
 
-def _short(name: str) -> str:
-    return name if len(name) <= LISTED_CHARACTERS else name[: LISTED_CHARACTERS - 3] + "..."
+def _short(text: str, most: int = LISTED_CHARACTERS) -> str:
+    return text if len(text) <= most else text[: most - 3] + "..."
