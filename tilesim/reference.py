@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from tilesim.masks import Band, Window
 from tilesim.problem import Problem, read_problem
+from tilesim.tensors import DEFAULT_LAYOUT, in_layout
 from tilesim.variant import VariantOptions
 
 Float64 = npt.NDArray[np.float64]
@@ -37,6 +38,7 @@ def attention_reference(
     mask: Any = ...,
     window: Window = ...,
     scale: float | None = ...,
+    layout: str = ...,
     return_lse: Literal[False] = ...,
     **options: Unpack[VariantOptions],
 ) -> Float64: ...
@@ -51,6 +53,7 @@ def attention_reference(
     mask: Any = ...,
     window: Window = ...,
     scale: float | None = ...,
+    layout: str = ...,
     return_lse: Literal[True],
     **options: Unpack[VariantOptions],
 ) -> tuple[Float64, Float64]: ...
@@ -64,6 +67,7 @@ def attention_reference(
     mask: Any = "causal",
     window: Window = None,
     scale: float | None = None,
+    layout: str = DEFAULT_LAYOUT,
     return_lse: bool = False,
     **options: Unpack[VariantOptions],
 ) -> Float64 | tuple[Float64, Float64]:
@@ -82,6 +86,9 @@ def attention_reference(
         Keys around the own position, both bounds inclusive; only with ``mask="window"``.
     scale : float, optional
         Factor of the scores; ``1 / sqrt(head_dim)`` by default.
+    layout : {"BNSD", "BSND"}
+        Order of the axes of `q`, `k`, `v` and the output: (batch, heads, seq, head_dim) as written here, or
+        (batch, seq, heads, head_dim).
     return_lse : bool
 
     Returns
@@ -96,7 +103,7 @@ def attention_reference(
     InputError, DTypeError
         For tensors that are malformed or do not belong together.
     ConfigError, UnknownNameError
-        For a bad mask or window.
+        For a bad mask, window or layout.
 
     Notes
     -----
@@ -110,13 +117,14 @@ def attention_reference(
     >>> attention_reference(np.zeros((1, 1, 3, 4)), np.zeros((1, 1, 3, 4)), v)[0, 0, :, 0]
     array([1. , 1.5, 2. ])
     """
-    problem = read_problem(q, k, v, mask=mask, window=window, scale=scale, options=options)
+    problem = read_problem(q, k, v, mask=mask, window=window, scale=scale, layout=layout, options=options)
     output, lse = reference_of(problem)
+    output = in_layout(output, layout)
     return (output, lse) if return_lse else output
 
 
 def reference_of(problem: Problem) -> tuple[Float64, Float64]:
-    """Return output and log-sum-exp of a checked problem."""
+    """Return output (batch, heads, seq_q, head_dim_v) and log-sum-exp of a checked problem."""
     tensors, workload, factor = problem.tensors, problem.workload, problem.scale
     rows_shape = (workload.batch, workload.heads, workload.seq_q)
     output = np.empty((*rows_shape, workload.head_dim_v))

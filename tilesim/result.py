@@ -66,7 +66,7 @@ class SimulationResult:
     scale : float
         Factor of the scores.
     output : array (batch, heads, seq_q, head_dim_v)
-        In the dtype of `q`.
+        In the dtype of `q`, and with its axes in the order of `q`.
     lse : float32 array (batch, heads, seq_q)
     budget : Budget
     errors : mapping of str to ErrorStats

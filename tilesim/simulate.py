@@ -17,7 +17,7 @@ from tilesim.precision import precision as find_precision
 from tilesim.problem import Problem, read_problem
 from tilesim.reference import reference_of
 from tilesim.result import SimulationResult, Throughput
-from tilesim.tensors import check_threads
+from tilesim.tensors import DEFAULT_LAYOUT, check_threads, in_layout
 from tilesim.tile import Tile
 from tilesim.timing import estimate
 from tilesim.variant import VariantOptions
@@ -42,6 +42,7 @@ def simulate(
     compare: Sequence[str | Precision] = ("half-data-half-state",),
     allow_over_budget: bool = False,
     threads: int | None = None,
+    layout: str = DEFAULT_LAYOUT,
     progress: Progress | None = None,
     **options: Unpack[VariantOptions],
 ) -> SimulationResult:
@@ -70,6 +71,9 @@ def simulate(
         Run although the configuration does not fit the chip; the result says so.
     threads : int, optional
         Worker threads, as many as Numba is set to use by default; never changes a bit of the result.
+    layout : {"BNSD", "BSND"}
+        Order of the axes of `q`, `k`, `v` and the output: (batch, heads, seq, head_dim) as written here, or
+        (batch, seq, heads, head_dim).
     progress : callable, optional
     **options
         align, attn_mask, key_lengths, softcap, alibi_slopes, sinks: see `tilesim.VariantOptions`.
@@ -85,11 +89,11 @@ def simulate(
     InputError, DTypeError
         For tensors that are malformed or do not belong together.
     ConfigError, UnknownNameError
-        For a bad tile, mask, policy or platform.
+        For a bad tile, mask, policy, platform or layout.
     """
     chip = find_platform(platform)
     policies = _distinct([find_precision(precision), *(find_precision(name) for name in compare)])
-    problem = read_problem(q, k, v, mask=mask, window=window, scale=scale, options=options)
+    problem = read_problem(q, k, v, mask=mask, window=window, scale=scale, layout=layout, options=options)
     tensors, workload = problem.tensors, problem.workload
     threads = check_threads(threads)
     wanted = tile or Tile()
@@ -106,7 +110,7 @@ def simulate(
         errors[policy.name] = error_stats(kernel_run.output, reference)
         if throughput is None:
             throughput = speed
-            outputs = [cast_like(kernel_run.output, tensors.q), kernel_run.lse]
+            outputs = [in_layout(cast_like(kernel_run.output, tensors.q), layout), kernel_run.lse]
     assert throughput is not None
     notes = tensors.notes(policies[0].data)
     if not budget.fits:
