@@ -7,13 +7,11 @@
 import json
 from pathlib import Path
 
+from usage import BadInputError
+
 OWN_FILE = Path(__file__).with_name("counters.json")
 DEFAULTS = {"precision": "half-data-float-state", "platform": "ascend910b4"}
 TILE_FIELDS = ("softmax_rows", "kv_tile", "query_rows", "slots")
-
-
-class BadInputError(Exception):
-    """One line that names what is wrong, where, the value seen and what would be right."""
 
 
 def load_json(path, rule):

@@ -7,12 +7,12 @@ of your own.
 Exit status: 0 all as recorded (or rewritten), 1 a counter differs, 2 bad usage or input.
 """
 
-import argparse
 import json
 import sys
 from pathlib import Path
 
-from configurations import OWN_FILE, BadInputError, load_entries, parts
+from configurations import OWN_FILE, load_entries, parts
+from usage import BAD_USAGE, Arguments, BadInputError
 
 import tilesim as ts
 from tilesim.files import atomic_write
@@ -73,15 +73,8 @@ def _count(path, name, entry):
         raise BadInputError(f"{path}: {name}: {error}") from None
 
 
-class Arguments(argparse.ArgumentParser):
-    """A parser whose complaints are one line."""
-
-    def error(self, message):
-        self.exit(2, f"{self.prog}: {message}; see --help\n")
-
-
 def main():
-    parser = Arguments(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Arguments(__doc__)
     action = parser.add_mutually_exclusive_group(required=True)
     action.add_argument("--check", action="store_true", help="compare with the record")
     action.add_argument("--update", action="store_true", help="rewrite the record")
@@ -94,7 +87,7 @@ def main():
         lines = differences(options.file)
     except (ts.TilesimError, BadInputError) as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)
-        return 2
+        return BAD_USAGE
     print("\n".join(lines) or f"{options.file}: all counters as recorded")
     return 1 if lines else 0
 
