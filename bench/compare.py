@@ -160,7 +160,8 @@ def run(options, saved):
                 print(row(*comparison), flush=True)
     counts = collections.Counter(entry["outcome"] for entry in documents)
     if options.json:
-        print(json.dumps({"base": options.base, "head": options.head, **rules, "entries": documents}))
+        settings = {name: getattr(options, name) for name in ("base", "head", "threshold", "floor_us")}
+        print(json.dumps({**settings, "entries": documents}))
     else:
         print(", ".join(f"{count} {outcome}" for outcome, count in counts.items()))
     return 1 if counts[v.REGRESSION] else BAD_USAGE if counts[v.ERROR] else 0
