@@ -13,6 +13,7 @@ from llvmlite import ir
 from numba import types
 
 from tilesim.kernels._jit import intrinsic, jit
+from tilesim.kernels.expression import Value
 from tilesim.kernels.processor import BLOCK
 
 MICRO_ROWS = BLOCK.rows
@@ -139,6 +140,18 @@ def multiply_block(
 
     number = types.intp
     return types.void(c, number, number, a, number, number, b, number, number), codegen
+
+
+@intrinsic
+def multiply_add(typing_context: Any, factor: Any, value: Any, summand: Any) -> Any:
+    """Return ``factor * value + summand`` of float32 numbers, rounded as `multiply_block` does."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        one, two, three = (Value(builder, number) for number in args)
+        return one.times_plus(two, three).ir
+
+    number = types.float32
+    return number(number, number, number), codegen
 
 
 @intrinsic
