@@ -10,6 +10,7 @@ import numpy as np
 
 from tilesim.attention import cast_like
 from tilesim.compare import ErrorStats, error_stats
+from tilesim.effects import Effects, find_effects
 from tilesim.masks import Window
 from tilesim.memory.budget import budget as plan_budget
 from tilesim.platform import Platform
@@ -128,9 +129,15 @@ def simulate(
         budget=budget,
         errors=errors,
         throughput=throughput,
+        effects=_effects(problem, wanted, policies),
         device=estimate(workload, wanted, policies[0], chip) if chip.has_timing else None,
         warnings=tuple(notes),
     )
+
+
+def _effects(problem: Problem, tile: Tile, policies: list[Precision]) -> dict[str, Effects]:
+    found = {policy.name: find_effects(problem, tile, policy) for policy in policies}
+    return {name: effects for name, effects in found.items() if effects is not None}
 
 
 def _overflow_notes(policy: Precision, run: KernelRun, stats: ErrorStats, lse: Float64) -> list[str]:
