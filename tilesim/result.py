@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tilesim.compare import ErrorStats
+from tilesim.effects import Effects
 from tilesim.memory.budget import Budget
 from tilesim.platform import Platform
 from tilesim.precision import Precision
@@ -71,6 +72,8 @@ class SimulationResult:
     budget : Budget
     errors : mapping of str to ErrorStats
         Policy name -> error of its output against the float64 reference, the policy of this run first.
+    effects : mapping of str to Effects
+        Policy name -> which rounding point causes its error, from a sample of rows; not for float data.
     throughput : Throughput
     device : DeviceTime or None
         Modelled device time; None where the platform has no timing figures.
@@ -90,6 +93,7 @@ class SimulationResult:
     budget: Budget
     errors: Mapping[str, ErrorStats]
     throughput: Throughput
+    effects: Mapping[str, Effects] = dataclasses.field(default_factory=dict)
     device: DeviceTime | None = None
     warnings: tuple[str, ...] = ()
     measured_bytes: Mapping[str, int] | None = None
@@ -112,6 +116,7 @@ class SimulationResult:
             "budget": self.budget.to_dict(),
             "measured_bytes": None if self.measured_bytes is None else dict(self.measured_bytes),
             "errors": {name: stats.to_dict() for name, stats in self.errors.items()},
+            "effects": {name: effects.to_dict() for name, effects in self.effects.items()},
             "throughput": dataclasses.asdict(self.throughput),
             "device": None if self.device is None else self.device.to_dict(),
             "warnings": list(self.warnings),

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
+
+import numpy as np
 
 from tilesim.attention import cast_like
 from tilesim.compare import ErrorStats, error_stats
+from tilesim.effects import Effects, find_effects
 from tilesim.masks import Window
 from tilesim.memory.budget import budget as plan_budget
 from tilesim.platform import Platform
@@ -15,12 +18,15 @@ from tilesim.platform import platform as find_platform
 from tilesim.precision import DEFAULT_PRECISION, Precision
 from tilesim.precision import precision as find_precision
 from tilesim.problem import Problem, read_problem
-from tilesim.reference import reference_of
+from tilesim.reference import Float64, reference_of
 from tilesim.result import SimulationResult, Throughput
 from tilesim.tensors import DEFAULT_LAYOUT, check_threads, in_layout
 from tilesim.tile import Tile
 from tilesim.timing import estimate
 from tilesim.variant import VariantOptions
+
+if TYPE_CHECKING:
+    from tilesim.engine import KernelRun
 
 DEFAULT_PLATFORM = "ascend910b4"
 
@@ -102,19 +108,20 @@ def simulate(
         budget.require()
 
     run = _Run(problem=problem, tile=wanted, threads=threads, progress=progress)
-    reference = run.reference()
+    reference, reference_lse = run.reference()
     outputs, throughput = [], None
+    notes = list(tensors.notes(policies[0].data))
     errors: dict[str, ErrorStats] = {}
     for policy in policies:
         kernel_run, speed = run.measure(policy, budget.tile.query_rows or 1)
         errors[policy.name] = error_stats(kernel_run.output, reference)
+        notes += _overflow_notes(policy, kernel_run, errors[policy.name], reference_lse)
         if throughput is None:
             throughput = speed
             outputs = [in_layout(cast_like(kernel_run.output, tensors.q), layout), kernel_run.lse]
     assert throughput is not None
-    notes = tensors.notes(policies[0].data)
     if not budget.fits:
-        notes = (*notes, f"over budget: {budget.explain()}")
+        notes.append(f"over budget: {budget.explain()}")
     return SimulationResult(
         workload=workload,
         tile=budget.tile,
@@ -126,9 +133,28 @@ def simulate(
         budget=budget,
         errors=errors,
         throughput=throughput,
+        effects=_effects(problem, wanted, policies),
         device=estimate(workload, wanted, policies[0], chip) if chip.has_timing else None,
-        warnings=notes,
+        warnings=tuple(notes),
     )
+
+
+def _effects(problem: Problem, tile: Tile, policies: list[Precision]) -> dict[str, Effects]:
+    found = {policy.name: find_effects(problem, tile, policy) for policy in policies}
+    return {name: effects for name, effects in found.items() if effects is not None}
+
+
+def _overflow_notes(policy: Precision, run: KernelRun, stats: ErrorStats, lse: Float64) -> list[str]:
+    """Return what overflows under a policy though the reference is finite, a line each."""
+    notes = []
+    infinite = np.isnan(run.row_max) | np.isposinf(run.row_max) | ~np.isfinite(run.row_sum)
+    rows = int((infinite & np.isfinite(lse)).sum())
+    if rows:
+        notes.append(f"{policy.name}: scores or running sum overflow in {rows:,} of {lse.size:,} rows")
+    for count, seen in ((stats.overflow_count, "infinite"), (stats.nan_count, "NaN")):
+        if count:
+            notes.append(f"{policy.name}: {count:,} of {stats.count:,} outputs are {seen}, not the reference")
+    return notes
 
 
 def _distinct(policies: list[Precision]) -> list[Precision]:
@@ -144,12 +170,12 @@ class _Run:
     threads: int | None
     progress: Progress | None
 
-    def reference(self) -> Any:
+    def reference(self) -> tuple[Float64, Float64]:
         if self.progress is not None:
             self.progress("float64 reference", 0, 1)
-        return reference_of(self.problem)[0]
+        return reference_of(self.problem)
 
-    def measure(self, policy: Precision, query_rows: int) -> tuple[Any, Throughput]:
+    def measure(self, policy: Precision, query_rows: int) -> tuple[KernelRun, Throughput]:
         from tilesim import engine
 
         compile_s = engine.warm_up()

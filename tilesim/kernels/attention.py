@@ -34,6 +34,7 @@ from tilesim.kernels.vector import (
     CACHE_LINE,
     MICRO_ROWS,
     PANEL_COLUMNS,
+    multiply_add,
     multiply_block,
     padded_columns,
     prefetch,
@@ -135,8 +136,7 @@ def _multiply_visible(
                 panel, lane = d // PANEL_COLUMNS, d % PANEL_COLUMNS
                 key = panel * place.packed_keys + place.packed_low + column
                 at = row * group.width + d
-                product = np.float32(p * values[key * PANEL_COLUMNS + lane])
-                group.partial[at] = np.float32(group.partial[at] + product)
+                group.partial[at] = multiply_add(p, values[key * PANEL_COLUMNS + lane], group.partial[at])
 
 
 @jit_apart

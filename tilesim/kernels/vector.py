@@ -216,6 +216,18 @@ def few_rows_multiplier(rows: int, vectors: int, formulas: dict[int, Callable[[V
 
 
 @intrinsic
+def multiply_add(typing_context: Any, factor: Any, value: Any, summand: Any) -> Any:
+    """Return ``factor * value + summand`` of float32 numbers, rounded as `multiply_block` does."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        one, two, three = (Value(builder, number) for number in args)
+        return one.times_plus(two, three).ir
+
+    number = types.float32
+    return number(number, number, number), codegen
+
+
+@intrinsic
 def prefetch(typing_context: Any, array: Any, first: Any) -> Any:
     """Ask for the cache line of an element of a 1-D array to be brought near."""
 
