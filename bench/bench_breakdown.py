@@ -8,12 +8,13 @@ import machine
 import numpy as np
 import pytest
 
-from tilesim.engine import _numerics
+from tilesim import kernel_inputs
 from tilesim.kernels import attention, packing, softmax
 from tilesim.kernels._jit import jit_apart
 from tilesim.kernels.plain_softmax import plain_softmax_tile
 from tilesim.kernels.vector import PANEL_COLUMNS, padded_columns
 from tilesim.precision import PRECISIONS
+from tilesim.problem import read_problem
 from tilesim.scratch import aligned
 from tilesim.tile import Tile
 
@@ -47,7 +48,9 @@ def pack(count, k, v, packed, kind):
 def part(name, head_dim, policy):
     """Return a function of a repetition count, and the floating-point operations of one repetition."""
     rng = np.random.default_rng(0)
-    numerics = _numerics(Tile(), PRECISIONS[policy], head_dim**-0.5)
+    x = np.ones((1, 1, 1, head_dim), np.float32)
+    problem = read_problem(x, x, x, mask="full", window=None, scale=None, options={})
+    numerics = kernel_inputs.numerics(Tile(), PRECISIONS[policy], problem)
     width, stride = padded_columns(head_dim), attention.strip_stride(KV_TILE, 4096)
 
     def numbers(size):

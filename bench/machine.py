@@ -57,11 +57,11 @@ def _peak(steps):
 
 @njit(nogil=True)
 def _read(values):
-    total = np.zeros(64, np.int64)
-    for at in range(0, values.size - 63, 64):
-        for lane in range(64):
-            total[lane] |= values[at + lane]
-    return total.sum()
+    # Integers, so that the compiler may keep as many partial results in registers as it likes.
+    found = 0
+    for at in range(values.size):
+        found |= values[at]
+    return found
 
 
 def _together(jobs):

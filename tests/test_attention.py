@@ -257,7 +257,7 @@ class TestRefusals:
             (good, good[..., :4], good, ["k.shape", "head_dim"]),
             (np.zeros((2, 2, 4, 8), np.float32), good, good, ["k.shape", "batch"]),
             (np.zeros((1, 3, 4, 8), np.float32), good, good, ["2 heads", "3 heads"]),
-            (good[:, :0], good, good, ["q.shape", "at least 1 head"]),
+            (good[:, :0], good, good, ["shape", "at least 1 head"]),
             (good, good[..., :0], good, ["k.shape", "head_dim"]),
             ("text", good, good, ["q", "dtype"]),
             (None, good, good, ["q", "dtype"]),

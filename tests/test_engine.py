@@ -6,18 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from strategies import problems
-from tile_model import attention_head
+from tile_model import attention_head, is_basic
 
 from tilesim.engine import run_kernel
 from tilesim.kernels.vector import BLOCK
 from tilesim.precision import PRECISIONS
 from tilesim.problem import read_problem
 from tilesim.tile import Tile
-
-
-def is_basic(kv_tile, policy):
-    """Whether 8 rows of that many columns are a basic block of the operator."""
-    return kv_tile % 64 == 0 and 256 // policy.data.itemsize <= kv_tile < 2048
 
 
 def run(problem, policy, **options):

@@ -5,7 +5,7 @@ import pytest
 
 from tilesim.errors import ConfigError
 from tilesim.masks import parse_window
-from tilesim.options import WorkloadOptions, tensors
+from tilesim.options import InputOptions, WorkloadOptions, tensors
 
 
 @pytest.mark.parametrize(
@@ -42,19 +42,19 @@ def test_a_window_alone_asks_for_the_window_mask():
 
 
 def test_tensors_come_from_the_sample_sizes_or_a_file(tmp_path):
-    (q, _, _), source = tensors(None, WorkloadOptions(), 0)
+    (q, _, _), source = tensors(InputOptions(), WorkloadOptions(), 0)
     assert "sample" in source
     assert q.shape == (1, 9, 1024, 64)
 
     sized = WorkloadOptions(heads=4, kv_heads=2, seq=10, head_dim=8)
-    (q, k, v), source = tensors(None, sized, 3)
+    (q, k, v), source = tensors(InputOptions(), sized, 3)
     assert "seed 3" in source
     assert (q.shape, k.shape, v.shape) == ((1, 4, 10, 8), (1, 2, 10, 8), (1, 2, 10, 8))
-    np.testing.assert_array_equal(tensors(None, sized, 3)[0][0], q)
-    assert (tensors(None, sized, 4)[0][0] != q).any()
+    np.testing.assert_array_equal(tensors(InputOptions(), sized, 3)[0][0], q)
+    assert (tensors(InputOptions(), sized, 4)[0][0] != q).any()
 
     np.savez(tmp_path / "x.npz", q=q, k=k, v=v)
-    loaded, source = tensors(tmp_path / "x.npz", WorkloadOptions(heads=4), 0)
+    loaded, source = tensors(InputOptions(input=tmp_path / "x.npz"), WorkloadOptions(heads=4), 0)
     assert source.endswith("x.npz")
     np.testing.assert_array_equal(loaded[2], v)
 
@@ -63,14 +63,14 @@ def test_tensors_come_from_the_sample_sizes_or_a_file(tmp_path):
     ("name", "seen"), [("heads", 4), ("kv_heads", 2), ("seq_q", 10), ("head_dim", 8), ("batch", 1)]
 )
 def test_sizes_that_contradict_the_file_are_refused(tmp_path, name, seen):
-    (q, k, v), _ = tensors(None, WorkloadOptions(heads=4, kv_heads=2, seq=10, head_dim=8), 0)
+    (q, k, v), _ = tensors(InputOptions(), WorkloadOptions(heads=4, kv_heads=2, seq=10, head_dim=8), 0)
     path = Path(tmp_path / "x.npz")
     np.savez(path, q=q, k=k, v=v)
     option = "--" + name.replace("_", "-")
     with pytest.raises(ConfigError, match=rf"{option}: got 7;.*{seen}"):
-        tensors(path, WorkloadOptions(**{name: 7}), 0)
+        tensors(InputOptions(input=path), WorkloadOptions(**{name: 7}), 0)
 
 
 def test_negative_seed_is_refused():
     with pytest.raises(ConfigError, match="seed"):
-        tensors(None, WorkloadOptions(seq=4), -1)
+        tensors(InputOptions(), WorkloadOptions(seq=4), -1)

@@ -112,3 +112,13 @@ def test_memory_does_not_grow_with_the_square_of_the_length():
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 8192 * 512 * 8 * 2
+
+
+def test_masks_are_taken_a_block_at_a_time():
+    x = np.ones((1, 1, 4096, 4), np.float32)
+    mask = np.broadcast_to(np.zeros((), np.float32), (4096, 4096))
+    tracemalloc.start()
+    ts.attention_reference(x, x, x, mask=mask)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 4096 * 4096 * 4

@@ -128,7 +128,7 @@ class TestWarnings:
         k[0, 0, :3, 0] = (65519.0, 65520.0, -1e6)
         r = ts.simulate(tensors[0], k, tensors[2])
         assert any(w.startswith("2 values of k exceed 65504") for w in r.warnings)
-        assert ts.simulate(tensors[0], k, tensors[2], precision="float").warnings == ()
+        assert ts.simulate(tensors[0], k, tensors[2], precision="float", compare=()).warnings == ()
 
 
 def test_progress_names_the_stages(tensors):

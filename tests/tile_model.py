@@ -81,16 +81,86 @@ def multiply_add(sums, factor, values, fused):
     return (sums.astype(np.float64) + (product if fused else product.astype(F))).astype(F)
 
 
-def attention_head(q, k, v, *, visible, scale, data, state, kv_tile, basic=False, fused=True):
-    """Return output and (max, sum) of one head; `visible` is a (seq_q, seq_kv) bool array."""
+def narrow(x, kind):
+    """Round float64 to a type once, ties to even."""
+    types = {"half": np.float16, "bfloat16": ml_dtypes.bfloat16, "float": F}
+    with np.errstate(over="ignore"):
+        return np.asarray(x, np.float64).astype(types[kind]).astype(F)
+
+
+def altered(score, one, row, keys, data):
+    """Return scaled scores after softcap, ALiBi and an additive mask, each step rounded to the data type."""
+    if one.softcap:
+        cap = even(F(one.softcap), data)
+        bent = np.tanh((score / cap).astype(np.float64)).astype(F)
+        score = even(cap * bent, data)
+    if one.slope:
+        distance = one.distance[row, keys].astype(F)
+        score = even(score + even(-narrow(one.slope, data) * distance, data), data)
+    if one.bias.any():
+        score = even(score + narrow(one.bias[row, keys], data), data)
+    return score
+
+
+def attention_head(q, k, v, *, kv_tile, data, splits=1, **options):
+    """Return output and (max, sum) of one head.
+
+    Several splits of the keys, of whole tiles each, are joined in float64 at the end. Options are those of
+    `tile_loop`.
+    """
+    tiles = -(-len(k) // kv_tile)
+    share = max(1, -(-tiles // splits)) * kv_tile
+    parts = [
+        tile_loop(
+            q, k, v, range(low, min(low + share, len(k)), kv_tile), kv_tile=kv_tile, data=data,
+            with_sink=low == 0, **options,
+        )
+        for low in range(0, len(k), share)
+    ]  # fmt: skip
+    with np.errstate(divide="ignore", invalid="ignore"):
+        if len(parts) == 1:
+            accumulators, states = parts[0]
+            output = even(accumulators / away(states[:, 1:], data), data)
+            return np.where(states[:, 1:] == 0, F(0), output), states
+        top = np.max([states[:, 0] for _, states in parts], axis=0)
+        shift = np.where(top == -np.inf, 0.0, top)
+        factors = [np.exp(states[:, 0].astype(np.float64) - shift) for _, states in parts]
+        total = sum(factor * states[:, 1] for factor, (_, states) in zip(factors, parts, strict=True))
+        joined = sum(factor[:, None] * acc for factor, (acc, _) in zip(factors, parts, strict=True))
+        output = narrow(np.where(total[:, None] == 0, 0.0, joined / total[:, None]), data)
+        return output, np.stack([top, total.astype(F)], axis=1)
+
+
+def tile_loop(
+    q,
+    k,
+    v,
+    tiles,
+    *,
+    visible,
+    scale,
+    data,
+    state,
+    kv_tile,
+    basic=False,
+    fused=True,
+    variant=None,
+    with_sink=True,
+):
+    """Return accumulators and (max, sum) after those tiles, each given by its first key.
+
+    `visible` is a (seq_q, seq_kv) bool array, `variant` has what `altered` takes, and a sink.
+    """
     q, k, v = (even(x, data) for x in (q, k, v))
     scale = even(F(scale), data)
-    out = np.zeros((len(q), v.shape[1]), F)
+    accumulators = np.zeros((len(q), v.shape[1]), F)
     states = np.zeros((len(q), 2), F)
     for row in range(len(q)):
         maximum, total, accumulator = F(-np.inf), F(0), np.zeros(v.shape[1], F)
         first = True
-        for low in range(0, len(k), kv_tile):
+        if variant is not None and with_sink and variant.sink > -np.inf:
+            maximum, total, first = away(F(variant.sink), state)[()], F(1), False
+        for low in tiles:
             seen = visible[row, low : low + kv_tile]
             if not seen.any():
                 continue
@@ -98,6 +168,8 @@ def attention_head(q, k, v, *, visible, scale, data, state, kv_tile, basic=False
             for d in range(q.shape[1]):
                 score = multiply_add(score, q[row, d], k[low : low + kv_tile, d], fused)
             score = even(even(score, data) * scale, data)
+            if variant is not None:
+                score = altered(score, variant, row, slice(low, low + kv_tile), data)
             score = np.where(seen, score, F(-np.inf)).astype(F)
             new = max(maximum, score.max())
             p = exp((score - new).astype(F))
@@ -114,7 +186,10 @@ def attention_head(q, k, v, *, visible, scale, data, state, kv_tile, basic=False
                 total_new = F(F(rescale * total) + total_new)
                 accumulator = even(even(away(rescale, data) * accumulator, data) + partial, data)
             maximum, total, first = away(new, state)[()], away(total_new, state)[()], False
-        states[row] = maximum, total
-        if visible[row].any():
-            out[row] = even(accumulator / away(total, data), data)
-    return out, states
+        states[row], accumulators[row] = (maximum, total), accumulator
+    return accumulators, states
+
+
+def is_basic(kv_tile, policy):
+    """Whether 8 rows of that many columns are a basic block of the operator."""
+    return kv_tile % 64 == 0 and 256 // policy.data.itemsize <= kv_tile < 2048

@@ -9,6 +9,7 @@ from __future__ import annotations
 from tilesim.advise import Advice, advise, pareto_front
 from tilesim.attention import attention
 from tilesim.compare import ErrorStats
+from tilesim.effects import Effects
 from tilesim.errors import (
     BudgetError,
     ConfigError,
@@ -64,6 +65,7 @@ __all__ = [
     "DTypeError",
     "DeviceTime",
     "Diagnostic",
+    "Effects",
     "ErrorStats",
     "Footprint",
     "Grid",

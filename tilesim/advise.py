@@ -111,8 +111,10 @@ def advise(rows: Iterable[Row], *, max_ub_bytes: int | None = None, max_error: f
     allowed = [row for row in table if _objection(row, limits) is None]
     if not allowed:
         reasons = {_objection(row, limits) for row in table}
+        needs = [row["ub_used_bytes"] for row in table if row["ub_used_bytes"] is not None]
+        least = f"the smallest needs {format_bytes(min(needs))} of UB; " if needs else ""
         raise ConfigError(
-            "limits", limits, f"leave no configuration: {'; '.join(sorted(map(str, reasons)))[:300]}"
+            "limits", limits, f"leave no configuration: {least}{'; '.join(sorted(map(str, reasons)))[:300]}"
         )
     front = pareto_front(allowed)
     best = front[0]

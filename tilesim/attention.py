@@ -10,7 +10,7 @@ import numpy.typing as npt
 from tilesim.masks import Window
 from tilesim.precision import DEFAULT_PRECISION, Precision, precision
 from tilesim.problem import read_problem
-from tilesim.tensors import check_threads
+from tilesim.tensors import DEFAULT_LAYOUT, check_threads, in_layout
 from tilesim.tile import Tile
 from tilesim.variant import VariantOptions
 
@@ -29,6 +29,7 @@ def attention(
     scale: float | None = ...,
     tile: Tile | None = ...,
     threads: int | None = ...,
+    layout: str = ...,
     return_lse: Literal[False] = ...,
     **options: Unpack[VariantOptions],
 ) -> npt.NDArray[Any]: ...
@@ -46,6 +47,7 @@ def attention(
     scale: float | None = ...,
     tile: Tile | None = ...,
     threads: int | None = ...,
+    layout: str = ...,
     return_lse: Literal[True],
     **options: Unpack[VariantOptions],
 ) -> tuple[npt.NDArray[Any], npt.NDArray[np.float32]]: ...
@@ -62,6 +64,7 @@ def attention(
     scale: float | None = None,
     tile: Tile | None = None,
     threads: int | None = None,
+    layout: str = DEFAULT_LAYOUT,
     return_lse: bool = False,
     **options: Unpack[VariantOptions],
 ) -> npt.NDArray[Any] | tuple[npt.NDArray[Any], npt.NDArray[np.float32]]:
@@ -86,6 +89,9 @@ def attention(
         8 x 512 by default. `kv_tile` changes the order of operations, hence rounding.
     threads : int, optional
         Worker threads, as many as Numba is set to use by default; the result is the same for any number.
+    layout : {"BNSD", "BSND"}
+        Order of the axes of `q`, `k`, `v` and the output: (batch, heads, seq, head_dim) as written here, or
+        (batch, seq, heads, head_dim).
     return_lse : bool
     **options
         align, attn_mask, key_lengths, softcap, alibi_slopes, sinks: see `tilesim.VariantOptions`.
@@ -102,7 +108,7 @@ def attention(
     InputError, DTypeError
         For tensors that are malformed or do not belong together.
     ConfigError, UnknownNameError
-        For a bad mask, window, policy or other option.
+        For a bad mask, window, policy, layout or other option.
 
     Examples
     --------
@@ -114,13 +120,13 @@ def attention(
     from tilesim.engine import run_kernel
 
     policy = _precision(precision)
-    problem = read_problem(q, k, v, mask=mask, window=window, scale=scale, options=options)
+    problem = read_problem(q, k, v, mask=mask, window=window, scale=scale, layout=layout, options=options)
     run = run_kernel(problem, tile=tile or Tile(), policy=policy, threads=check_threads(threads))
-    output = cast_like(run.output, problem.tensors.q)
+    output = in_layout(cast_like(run.output, problem.tensors.q), layout)
     return (output, run.lse) if return_lse else output
 
 
 def cast_like(output: npt.NDArray[np.float32], q: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return `output` in the dtype of `q`, in native byte order."""
     with np.errstate(over="ignore", invalid="ignore"):
-        return output.astype(q.dtype, copy=False)
+        return output.astype(q.dtype.newbyteorder("="), copy=False)

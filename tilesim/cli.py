@@ -25,6 +25,7 @@ from tilesim.platform import platform as find_platform
 from tilesim.platform import platforms as platform_names
 from tilesim.progress import progress_bar
 from tilesim.simulate import simulate
+from tilesim.tensors import in_layout
 from tilesim.timing import estimate as estimate_time
 from tilesim.timing import timeline
 from tilesim.trace import chrome_trace
@@ -46,7 +47,7 @@ app = App(
 @app.command
 def run(
     *,
-    input: Path | None = None,
+    source: opt.InputOptions = opt.InputOptions(),  # noqa: B008
     out: Path | None = None,
     plot: Path | None = None,
     workload: opt.WorkloadOptions = opt.WorkloadOptions(),  # noqa: B008
@@ -64,8 +65,6 @@ def run(
 
     Parameters
     ----------
-    input
-        An .npz file with arrays q, k and v of shape (batch, heads, seq, head_dim).
     out
         Write arrays output and lse to this .npz file.
     plot
@@ -84,10 +83,10 @@ def run(
     for path, suffixes in ((out, (".npz",)), (plot, PLOT_SUFFIXES)):
         if path is not None:
             check_writable(path, suffixes)
-    if input is None and workload.sizes and not allow_over_budget:
+    if source.input is None and workload.sizes and not allow_over_budget:
         # simulate() would refuse as well, but only after the tensors are made.
         plan_budget(workload.workload(), kernel.tile(), kernel.precision, kernel.platform).require()
-    (q, k, v), source = opt.tensors(input, workload, seed)
+    (q, k, v), origin = opt.tensors(source, workload, seed)
     problem: dict[str, Any] = {
         "tile": kernel.tile(),
         "precision": kernel.precision,
@@ -103,11 +102,13 @@ def run(
             v,
             compare=opt.COMPARED,
             threads=threads,
+            layout=source.layout,
             progress=progress,
             **problem,
         )
     if measure:
-        measured = measure_memory(q, k, v, **problem).measured_bytes
+        views = (in_layout(x, source.layout) for x in (q, k, v))
+        measured = measure_memory(*views, **problem).measured_bytes
         result = dataclasses.replace(result, measured_bytes=measured)
     if out is not None:
         mark = {"over_budget": np.array(True)} if result.over_budget else {}
@@ -116,7 +117,7 @@ def run(
     if not output.quiet:
         for note in result.warnings:
             _complain(f"note: {note}")
-    _show(output, result.to_dict, lambda report, width: report.simulation_report(result, source, width))
+    _show(output, result.to_dict, lambda report, width: report.simulation_report(result, origin, width))
     return DONE
 
 

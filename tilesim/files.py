@@ -1,4 +1,4 @@
-"""Files of users: loading .npz tensors, and writing so that nothing is left half-written."""
+"""Files that are written whole or not at all."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ import io
 import os
 import shutil
 import stat
-import zipfile
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -17,54 +15,7 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
-from tilesim.errors import InputError, OutputError
-from tilesim.tensors import BFLOAT16_DTYPE
-
-_DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, ValueError, KeyError, MemoryError, NotImplementedError)
-"""What NumPy and zipfile raise on a file that is no .npz or was cut short."""
-
-
-def load_tensors(
-    path: str | Path,
-) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
-    """Return the arrays `q`, `k` and `v` of an .npz file.
-
-    NumPy stores bfloat16 as a type without a name, two bytes wide; such an array is read as bfloat16.
-
-    Raises
-    ------
-    InputError
-        If the file is missing, damaged, no .npz, or lacks an array; the message names the file.
-    """
-    where = str(path)
-    try:
-        # Opened here: NumPy leaves a damaged file open.
-        with open(path, "rb") as file, _archive(where, file) as arrays:
-            missing = [name for name in ("q", "k", "v") if name not in arrays.files]
-            if missing:
-                seen = ", ".join(arrays.files) or "nothing"
-                raise InputError(where, seen, f"must hold arrays q, k and v; lacks {', '.join(missing)}")
-            q, k, v = (_named_type(arrays[name]) for name in ("q", "k", "v"))
-    except InputError:
-        raise
-    except OSError as error:
-        reason = error.strerror or error
-        raise InputError(where, "no readable file", f"must be an .npz file: {reason}") from None
-    except _DAMAGE as error:
-        rule = f"must be an .npz file as np.savez writes it: {error}"
-        raise InputError(where, "a damaged file", rule) from None
-    return q, k, v
-
-
-def _archive(where: str, file: IO[bytes]) -> Any:
-    loaded = np.load(file, allow_pickle=False)
-    if not isinstance(loaded, np.lib.npyio.NpzFile):
-        raise InputError(where, "a single .npy array", "must be an .npz file with arrays q, k and v")
-    return loaded
-
-
-def _named_type(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    return array.view(BFLOAT16_DTYPE) if array.dtype == np.dtype("V2") else array
+from tilesim.errors import OutputError
 
 
 def check_writable(path: str | Path, suffixes: tuple[str, ...]) -> None:

@@ -68,6 +68,7 @@ def score_variant(problem: Problem, policy: Precision) -> Any:
         active=alters_scores(workload),
         scale=np.float32(1.0 if plain else round_even(np.float32(problem.scale), kind)),
         kind=FLOAT_KIND if plain else kind,
+        capped=workload.softcap > 0,
         softcap=np.float32(round_even(np.float32(workload.softcap), kind)),
         slopes=np.ascontiguousarray(slopes),
         sinks=np.ascontiguousarray(sinks),

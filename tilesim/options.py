@@ -14,12 +14,13 @@ from cyclopts import Parameter, Token
 from tilesim._checks import one_of, whole_number
 from tilesim.dtypes import BFLOAT16, FLOAT, HALF
 from tilesim.errors import ConfigError
-from tilesim.files import load_tensors
+from tilesim.input_files import NAMES, load_tensors
 from tilesim.masks import parse_window
 from tilesim.memory.layout import REFERENCE_LAYOUT, Layout
 from tilesim.precision import DEFAULT_PRECISION, PRECISIONS
 from tilesim.samples import load_sample, random_tensors
 from tilesim.simulate import DEFAULT_PLATFORM
+from tilesim.tensors import DEFAULT_LAYOUT, LAYOUTS, in_layout
 from tilesim.tile import Tile
 from tilesim.workload import Workload
 
@@ -37,6 +38,45 @@ def _whole(type_: Any, tokens: Sequence[Token]) -> int:
 
 Whole = Annotated[int, Parameter(converter=_whole)]
 """An integer option; without this 1.5 would silently count as 2."""
+
+
+@Parameter(name="*")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class InputOptions:
+    """Where the tensors come from.
+
+    Attributes
+    ----------
+    input
+        An .npz or .safetensors file with arrays q, k and v.
+    q_name
+        Name of the queries in that file. [default: q]
+    k_name
+        Name of the keys. [default: k]
+    v_name
+        Name of the values. [default: v]
+    layout
+        Axes of the tensors in that file and of the output: BNSD is (batch, heads, seq, head_dim), BSND is
+        (batch, seq, heads, head_dim).
+    """
+
+    input: Path | None = None
+    q_name: str | None = None
+    k_name: str | None = None
+    v_name: str | None = None
+    layout: str = DEFAULT_LAYOUT
+
+    def load(self) -> tuple[Tensor, Tensor, Tensor] | None:
+        """Return queries, keys and values of the file, None without one."""
+        one_of("--layout", self.layout, LAYOUTS)
+        given = [getattr(self, f"{name}_name") for name in NAMES]
+        if self.input is not None:
+            chosen = (name if other is None else other for name, other in zip(NAMES, given, strict=True))
+            return load_tensors(self.input, tuple(chosen))
+        for name, other in zip(NAMES, given, strict=True):
+            if other is not None:
+                raise ConfigError(f"--{name}-name", other, "must be left out without --input")
+        return None
 
 
 @Parameter(name="*")
@@ -231,35 +271,38 @@ COMPARED = tuple(name for name in PRECISIONS if name.startswith("half-data"))
 
 
 def tensors(
-    source: Path | None, options: WorkloadOptions, seed: int
+    source: InputOptions, options: WorkloadOptions, seed: int
 ) -> tuple[tuple[Tensor, Tensor, Tensor], str]:
-    """Return queries, keys and values, and where they come from.
+    """Return queries, keys and values in the layout of `source`, and where they come from.
 
     From a file if one is given, else random ones if sizes are given, else the bundled sample.
 
     Raises
     ------
-    InputError
+    InputError, DTypeError
         If the file cannot be used.
-    ConfigError
-        If sizes are malformed or contradict the file.
+    ConfigError, UnknownNameError
+        If sizes are malformed or contradict the file, or an option of the source is wrong.
     """
-    if source is not None:
-        loaded = load_tensors(source)
+    loaded = source.load()
+    if loaded is not None:
         _agree(options.sizes, loaded, source)
-        return loaded, str(source)
+        return loaded, str(source.input)
     if options.sizes:
-        return random_tensors(options.workload(), seed), f"random normal, seed {seed}"
-    return load_sample(), "bundled sample: SmolLM2-135M layer 18, 1,024 tokens"
+        made, origin = random_tensors(options.workload(), seed), f"random normal, seed {seed}"
+    else:
+        made, origin = load_sample(), "bundled sample: SmolLM2-135M layer 18, 1,024 tokens"
+    q, k, v = (in_layout(x, source.layout) for x in made)
+    return (q, k, v), origin
 
 
-def _agree(sizes: dict[str, int], loaded: tuple[Tensor, Tensor, Tensor], source: Path) -> None:
-    q, k, _ = loaded
-    if q.ndim != 4 or k.ndim != 4:
+def _agree(sizes: dict[str, int], loaded: tuple[Tensor, Tensor, Tensor], source: InputOptions) -> None:
+    if any(x.ndim != 4 for x in loaded):
         return  # refused later, with the better message
+    q, k, _ = (in_layout(x, source.layout) for x in loaded)
     seen = dict(zip(("batch", "heads", "seq_q", "head_dim"), q.shape, strict=True))
     seen |= {"kv_heads": k.shape[1], "seq_kv": k.shape[2]}
     for name, size in sizes.items():
         if size != seen[name]:
             option = "--" + name.replace("_", "-")
-            raise ConfigError(option, size, f"must be left out or be {seen[name]}, as in {source}")
+            raise ConfigError(option, size, f"must be left out or be {seen[name]}, as in {source.input}")

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from tilesim.masks import Window
-from tilesim.tensors import Tensors, check_scale, check_tensors
+from tilesim.tensors import DEFAULT_LAYOUT, Tensors, check_scale, check_tensors
 from tilesim.variant import Variant, VariantOptions, check_variant, require_no_variant
 from tilesim.workload import Workload
 
@@ -33,7 +33,15 @@ class Problem:
 
 
 def read_problem(
-    q: Any, k: Any, v: Any, *, mask: Any, window: Window, scale: float | None, options: VariantOptions
+    q: Any,
+    k: Any,
+    v: Any,
+    *,
+    mask: Any,
+    window: Window,
+    scale: float | None,
+    layout: str = DEFAULT_LAYOUT,
+    options: VariantOptions,
 ) -> Problem:
     """Check all that a caller hands in.
 
@@ -44,6 +52,8 @@ def read_problem(
         An array stands for ``mask="full"`` with that `attn_mask`.
     window : int or (left, right), optional
     scale : float, optional
+    layout : str
+        Order of the axes of `q`, `k` and `v`; a problem holds (batch, heads, seq, head_dim).
     options : VariantOptions
 
     Raises
@@ -53,7 +63,7 @@ def read_problem(
     ConfigError, UnknownNameError
         For a bad mask, window or other option.
     """
-    tensors = check_tensors(q, k, v)
+    tensors = check_tensors(q, k, v, layout)
     if not isinstance(mask, str) and hasattr(mask, "shape"):
         require_no_variant("attn_mask", options.get("attn_mask"))
         mask, options = "full", {**options, "attn_mask": mask}

@@ -2,17 +2,18 @@
 
 For each query row, over the keys that it sees::
 
-    score  = scale * (q . k)
+    score  = scale * (q . k), then softcap, ALiBi and mask as `tilesim.variant` says
     weight = exp(score - max(score))
     output = sum(weight * v) / sum(weight)
     lse    = max(score) + log(sum(weight))
 
-Rows are taken in blocks, and each block meets only the keys that one of its rows sees, so memory stays
-O(seq * head_dim) and never holds a seq_q x seq_kv matrix.
+A sink is one more score in max and sum, without a value. Rows are taken in blocks, and each block meets only
+the keys that one of its rows sees, so memory stays O(seq * head_dim) and never holds a seq_q x seq_kv matrix.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Literal, Unpack, overload
 
 import numpy as np
@@ -20,9 +21,12 @@ import numpy.typing as npt
 
 from tilesim.masks import Band, Window
 from tilesim.problem import Problem, read_problem
+from tilesim.tensors import DEFAULT_LAYOUT, in_layout
 from tilesim.variant import VariantOptions
 
 Float64 = npt.NDArray[np.float64]
+Index = npt.NDArray[np.int64]
+Hidden = npt.NDArray[np.bool_] | None
 
 _BLOCK_ROWS = 256  # enough for BLAS to run at full speed, few enough to skip most keys above the diagonal
 _BLOCK_SCORES = 2**21  # 16 MiB of float64
@@ -37,6 +41,7 @@ def attention_reference(
     mask: Any = ...,
     window: Window = ...,
     scale: float | None = ...,
+    layout: str = ...,
     return_lse: Literal[False] = ...,
     **options: Unpack[VariantOptions],
 ) -> Float64: ...
@@ -51,6 +56,7 @@ def attention_reference(
     mask: Any = ...,
     window: Window = ...,
     scale: float | None = ...,
+    layout: str = ...,
     return_lse: Literal[True],
     **options: Unpack[VariantOptions],
 ) -> tuple[Float64, Float64]: ...
@@ -64,6 +70,7 @@ def attention_reference(
     mask: Any = "causal",
     window: Window = None,
     scale: float | None = None,
+    layout: str = DEFAULT_LAYOUT,
     return_lse: bool = False,
     **options: Unpack[VariantOptions],
 ) -> Float64 | tuple[Float64, Float64]:
@@ -76,32 +83,39 @@ def attention_reference(
     v : array_like (batch, kv_heads, seq_kv, head_dim_v)
         float16, bfloat16, float32 or float64, in any mix. Query head h reads key head
         ``h // (heads // kv_heads)``.
-    mask : {"causal", "full", "window"}
-        What a query sees, aligned so that the last query sees the last key.
+    mask : {"causal", "full", "window"} or array_like
+        What a query sees, aligned so that the last query sees the last key. An array stands for ``"full"``
+        with that `attn_mask`.
     window : int or (left, right), optional
         Keys around the own position, both bounds inclusive; only with ``mask="window"``.
     scale : float, optional
         Factor of the scores; ``1 / sqrt(head_dim)`` by default.
+    layout : {"BNSD", "BSND"}
+        Order of the axes of `q`, `k`, `v` and the output: (batch, heads, seq, head_dim) as written here, or
+        (batch, seq, heads, head_dim).
     return_lse : bool
+    **options
+        align, attn_mask, key_lengths, softcap, alibi_slopes, sinks: see `tilesim.VariantOptions`.
 
     Returns
     -------
     output : float64 array (batch, heads, seq_q, head_dim_v)
         0 in a row that sees no key, or only keys with a score of -inf.
     lse : float64 array (batch, heads, seq_q), if `return_lse`
-        Natural logarithm of the sum of exp(score); -inf in a row that sees no key.
+        Natural logarithm of the sum of exp(score), the sink's included; -inf in a row without either.
 
     Raises
     ------
     InputError, DTypeError
         For tensors that are malformed or do not belong together.
     ConfigError, UnknownNameError
-        For a bad mask or window.
+        For a bad mask, window, layout or other option.
 
     Notes
     -----
     NaN and infinities reach the rows that see them and no others; a score of +inf makes its row NaN, since
-    inf - inf has no value.
+    inf - inf has no value. A finite number of an additive mask never hides a key here, however large: what
+    a narrow policy rounds to -inf is part of its error.
 
     Examples
     --------
@@ -110,79 +124,132 @@ def attention_reference(
     >>> attention_reference(np.zeros((1, 1, 3, 4)), np.zeros((1, 1, 3, 4)), v)[0, 0, :, 0]
     array([1. , 1.5, 2. ])
     """
-    problem = read_problem(q, k, v, mask=mask, window=window, scale=scale, options=options)
+    problem = read_problem(q, k, v, mask=mask, window=window, scale=scale, layout=layout, options=options)
     output, lse = reference_of(problem)
+    output = in_layout(output, layout)
     return (output, lse) if return_lse else output
 
 
 def reference_of(problem: Problem) -> tuple[Float64, Float64]:
-    """Return output and log-sum-exp of a checked problem."""
-    tensors, workload, factor = problem.tensors, problem.workload, problem.scale
+    """Return output (batch, heads, seq_q, head_dim_v) and log-sum-exp of a checked problem."""
+    tensors, workload, variant = problem.tensors, problem.workload, problem.variant
     rows_shape = (workload.batch, workload.heads, workload.seq_q)
     output = np.empty((*rows_shape, workload.head_dim_v))
     lse = np.empty(rows_shape)
     group = workload.heads // workload.kv_heads
     for batch, kv_head in np.ndindex(workload.batch, workload.kv_heads):
-        keys = tensors.k[batch, kv_head].astype(np.float64)
-        values = tensors.v[batch, kv_head].astype(np.float64)
+        length = workload.lengths[batch]
+        keys = tensors.k[batch, kv_head, :length].astype(np.float64)
+        values = tensors.v[batch, kv_head, :length].astype(np.float64)
         for head in range(kv_head * group, (kv_head + 1) * group):
-            queries = tensors.q[batch, head].astype(np.float64)
-            _head(queries, keys, values, workload.band, factor, output[batch, head], lse[batch, head])
+            one = _Head(
+                q=tensors.q[batch, head].astype(np.float64),
+                k=keys,
+                v=values,
+                band=workload.band,
+                scale=problem.scale,
+                softcap=workload.softcap,
+                slope=0.0 if variant.alibi_slopes is None else variant.alibi_slopes[batch, head],
+                mask=None if variant.attn_mask is None else variant.attn_mask[batch, head],
+                sink=-np.inf if variant.sinks is None else variant.sinks[head],
+            )
+            one.attend(output[batch, head], lse[batch, head])
     return output, lse
 
 
-def _head(
-    q: Float64, k: Float64, v: Float64, visible: Band, scale: float, output: Float64, lse: Float64
-) -> None:
-    """Fill output (seq_q, head_dim_v) and lse (seq_q,) of one head, block by block of query rows."""
-    seq_q, seq_kv = len(q), len(k)
-    block_rows = max(1, min(_BLOCK_ROWS, _BLOCK_SCORES // seq_kv))
-    for first_row in range(0, seq_q, block_rows):
-        rows = np.arange(first_row, min(first_row + block_rows, seq_q), dtype=np.int64)
-        starts, stops = visible.key_range(rows, seq_q, seq_kv)
-        if (stops <= starts).all():
-            output[rows], lse[rows] = 0.0, -np.inf
-            continue
-        # Row ranges move to the right with the row, so the block sees what lies between its outer bounds.
-        seen = slice(starts.min(), stops.max())
-        output[rows], lse[rows] = _rows(
-            q[rows], k[seen], v[seen], starts - seen.start, stops - seen.start, scale
-        )
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class _Head:
+    """One query head and the keys and values that count for it.
 
+    Attributes
+    ----------
+    q, k, v : float64 arrays (seq_q, head_dim), (length, head_dim), (length, head_dim_v)
+    band : Band
+    scale, softcap, slope, sink : float
+        Neutral are a softcap and a slope of 0 and a sink of -inf.
+    mask : array (seq_q, at least length) or None
+    """
 
-def _rows(
-    q: Float64,
-    k: Float64,
-    v: Float64,
-    starts: npt.NDArray[np.int64],
-    stops: npt.NDArray[np.int64],
-    scale: float,
-) -> tuple[Float64, Float64]:
-    """Return output and lse of query rows of which row i sees keys ``starts[i]`` to ``stops[i] - 1``."""
-    with np.errstate(invalid="ignore", over="ignore", under="ignore", divide="ignore"):
-        scores = (q @ k.T) * scale
-        if starts.max() > 0 or stops.min() < len(k):
-            key = np.arange(len(k))
-            scores[(key < starts[:, None]) | (key >= stops[:, None])] = -np.inf
-        top = scores.max(axis=1)
+    q: Float64
+    k: Float64
+    v: Float64
+    band: Band
+    scale: float
+    softcap: float
+    slope: float
+    sink: float
+    mask: npt.NDArray[Any] | None
+
+    def attend(self, output: Float64, lse: Float64) -> None:
+        """Fill output (seq_q, head_dim_v) and lse (seq_q,), block by block of query rows."""
+        seq_q, length = len(self.q), len(self.k)
+        block_rows = max(1, min(_BLOCK_ROWS, _BLOCK_SCORES // max(1, length)))
+        for first_row in range(0, seq_q, block_rows):
+            rows = slice(first_row, min(first_row + block_rows, seq_q))
+            starts, stops = self.band.key_range(_indices(rows), seq_q, length)
+            # Row ranges move to the right with the row, so the block sees what lies between its outer bounds.
+            seen = slice(int(starts.min()), int(stops.max()))
+            with np.errstate(invalid="ignore", over="ignore", under="ignore", divide="ignore"):
+                scores = self._scores(rows, seen)
+                hidden = self._hide(scores, rows, seen, starts, stops)
+                output[rows], lse[rows] = self._softmax(scores, hidden, self.v[seen])
+
+    def _scores(self, rows: slice, seen: slice) -> Float64:
+        """Return the scores of a block of rows with a range of keys, the mask aside."""
+        scores: Float64 = self.q[rows] @ self.k[seen].T
+        scores *= self.scale
+        if self.softcap:
+            scores /= self.softcap
+            np.tanh(scores, out=scores)
+            scores *= self.softcap
+        if self.slope:
+            own = _indices(rows) + self.band.shift(len(self.q), len(self.k))
+            scores -= self.slope * np.abs(own[:, None] - _indices(seen))
+        return scores
+
+    def _hide(self, scores: Float64, rows: slice, seen: slice, starts: Index, stops: Index) -> Hidden:
+        """Apply the mask to scores, set those of hidden keys to -inf, and return which are, None for none."""
+        hidden: Hidden = None
+        if starts.max() > seen.start or stops.min() < seen.stop:
+            keys = _indices(seen)
+            hidden = (keys < starts[:, None]) | (keys >= stops[:, None])
+        if self.mask is not None:
+            mask = self.mask[rows, seen]
+            if mask.dtype == np.bool_:
+                masked = ~mask
+            else:
+                bias = mask.astype(np.float64)
+                scores += bias
+                masked = np.isneginf(bias)
+            hidden = masked if hidden is None else hidden | masked
+        if hidden is not None:
+            scores[hidden] = -np.inf
+        return hidden
+
+    def _softmax(self, scores: Float64, hidden: Hidden, v: Float64) -> tuple[Float64, Float64]:
+        """Return output and lse of a block of rows, using up the scores."""
+        top = np.maximum(scores.max(axis=1, initial=-np.inf), self.sink)
         # Without a finite score nothing is subtracted: -inf - (-inf) would turn "no weight" into NaN.
-        weights = np.exp(
-            np.subtract(scores, np.where(top == -np.inf, 0.0, top)[:, None], out=scores), out=scores
-        )
-        total = weights.sum(axis=1)
-        weighted = _weighted_values(weights, v, starts, stops)
+        shift = np.where(top == -np.inf, 0.0, top)
+        scores -= shift[:, None]
+        weights = np.exp(scores, out=scores)
+        total = weights.sum(axis=1) + np.exp(self.sink - shift)
+        weighted = _weighted_values(weights, hidden, v)
         return weighted / np.where(total == 0.0, 1.0, total)[:, None], top + np.log(total)
 
 
-def _weighted_values(
-    weights: Float64, v: Float64, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]
-) -> Float64:
+def _indices(span: slice) -> Index:
+    return np.arange(span.start, span.stop, dtype=np.int64)
+
+
+def _weighted_values(weights: Float64, hidden: Hidden, v: Float64) -> Float64:
     """Return ``sum(weight * v)`` of each row over the keys that it sees."""
-    if np.isfinite(v).all():
+    if hidden is None or np.isfinite(v).all():
         return weights @ v
-    # A hidden key has weight 0, but 0 * inf and 0 * NaN are NaN: such values need each row's own keys.
-    rows = [
-        weights[i, start:stop] @ v[start:stop]
-        for i, (start, stop) in enumerate(zip(starts, stops, strict=True))
-    ]
-    return np.stack(rows)
+    # A hidden key has weight 0, but 0 * inf and 0 * NaN are NaN: such values meet only rows that see them.
+    finite = np.isfinite(v).all(axis=1)
+    weighted = weights[:, finite] @ v[finite]
+    for key in np.flatnonzero(~finite):
+        seen = ~hidden[:, key]
+        weighted[seen] += weights[seen, key, None] * v[key]
+    return weighted

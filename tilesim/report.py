@@ -12,6 +12,7 @@ from rich.text import Text
 
 from tilesim.advise import TILE_AXES, Advice
 from tilesim.compare import ErrorStats
+from tilesim.effects import Effects
 from tilesim.grid import AXES
 from tilesim.memory.budget import Budget, MemoryBudget
 from tilesim.memory.footprint import Footprint
@@ -181,6 +182,11 @@ def half_state_line(errors: Mapping[str, ErrorStats]) -> str:
     return f"Half state has {ratio:.3f} times the rms error of float state on these tensors."
 
 
+def effect_lines(effects: Mapping[str, Effects]) -> str:
+    """Return one line for each policy: which rounding point causes its error."""
+    return "\n".join(f"{name}: {one.describe()}." for name, one in effects.items())
+
+
 def throughput_lines(throughput: Throughput) -> str:
     """Return the measured speed of the simulation."""
     start = f", after {format_seconds(throughput.compile_s)} to compile or load the kernels"
@@ -255,6 +261,7 @@ def simulation_report(result: SimulationResult, source: str, width: int = PLAIN_
         error_table(result.errors),
         Text(),
         Text(half_state_line(result.errors)),
+        Text(effect_lines(result.effects)),
         Text(tiles_line(result.tiles)),
         Text(throughput_lines(result.throughput)),
     ]

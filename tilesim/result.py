@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tilesim.compare import ErrorStats
+from tilesim.effects import Effects
 from tilesim.memory.budget import Budget
 from tilesim.platform import Platform
 from tilesim.precision import Precision
@@ -66,11 +67,13 @@ class SimulationResult:
     scale : float
         Factor of the scores.
     output : array (batch, heads, seq_q, head_dim_v)
-        In the dtype of `q`.
+        In the dtype of `q`, and with its axes in the order of `q`.
     lse : float32 array (batch, heads, seq_q)
     budget : Budget
     errors : mapping of str to ErrorStats
         Policy name -> error of its output against the float64 reference, the policy of this run first.
+    effects : mapping of str to Effects
+        Policy name -> which rounding point causes its error, from a sample of rows; not for float data.
     throughput : Throughput
     tiles : TileCounts
         Full, partial and skipped score tiles; those of a mask tensor as it is.
@@ -93,6 +96,7 @@ class SimulationResult:
     errors: Mapping[str, ErrorStats]
     throughput: Throughput
     tiles: TileCounts
+    effects: Mapping[str, Effects] = dataclasses.field(default_factory=dict)
     device: DeviceTime | None = None
     warnings: tuple[str, ...] = ()
     measured_bytes: Mapping[str, int] | None = None
@@ -116,6 +120,7 @@ class SimulationResult:
             "measured_bytes": None if self.measured_bytes is None else dict(self.measured_bytes),
             "errors": {name: stats.to_dict() for name, stats in self.errors.items()},
             "tiles": self.tiles.to_dict(),
+            "effects": {name: effects.to_dict() for name, effects in self.effects.items()},
             "throughput": dataclasses.asdict(self.throughput),
             "device": None if self.device is None else self.device.to_dict(),
             "warnings": list(self.warnings),

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
+
+import numpy as np
 
 from tilesim.attention import cast_like
 from tilesim.compare import ErrorStats, error_stats
+from tilesim.effects import Effects, find_effects
 from tilesim.mask_tiles import MaskTiles
 from tilesim.masks import Window
 from tilesim.memory.budget import budget as plan_budget
@@ -16,12 +19,15 @@ from tilesim.platform import platform as find_platform
 from tilesim.precision import DEFAULT_PRECISION, Precision
 from tilesim.precision import precision as find_precision
 from tilesim.problem import Problem, read_problem
-from tilesim.reference import reference_of
+from tilesim.reference import Float64, reference_of
 from tilesim.result import SimulationResult, Throughput
-from tilesim.tensors import check_threads
+from tilesim.tensors import DEFAULT_LAYOUT, check_threads, in_layout
 from tilesim.tile import Tile, TileCounts
 from tilesim.timing import estimate
 from tilesim.variant import VariantOptions
+
+if TYPE_CHECKING:
+    from tilesim.engine import KernelRun
 
 DEFAULT_PLATFORM = "ascend910b4"
 
@@ -43,6 +49,7 @@ def simulate(
     compare: Sequence[str | Precision] = ("half-data-half-state",),
     allow_over_budget: bool = False,
     threads: int | None = None,
+    layout: str = DEFAULT_LAYOUT,
     progress: Progress | None = None,
     **options: Unpack[VariantOptions],
 ) -> SimulationResult:
@@ -71,6 +78,9 @@ def simulate(
         Run although the configuration does not fit the chip; the result says so.
     threads : int, optional
         Worker threads, as many as Numba is set to use by default; never changes a bit of the result.
+    layout : {"BNSD", "BSND"}
+        Order of the axes of `q`, `k`, `v` and the output: (batch, heads, seq, head_dim) as written here, or
+        (batch, seq, heads, head_dim).
     progress : callable, optional
     **options
         align, attn_mask, key_lengths, softcap, alibi_slopes, sinks: see `tilesim.VariantOptions`.
@@ -86,33 +96,33 @@ def simulate(
     InputError, DTypeError
         For tensors that are malformed or do not belong together.
     ConfigError, UnknownNameError
-        For a bad tile, mask, policy or platform.
+        For a bad tile, mask, policy, platform or layout.
     """
     chip = find_platform(platform)
     policies = _distinct([find_precision(precision), *(find_precision(name) for name in compare)])
-    problem = read_problem(q, k, v, mask=mask, window=window, scale=scale, options=options)
+    problem = read_problem(q, k, v, mask=mask, window=window, scale=scale, layout=layout, options=options)
     tensors, workload = problem.tensors, problem.workload
-    threads = check_threads(threads)
-    wanted = tile or Tile()
+    threads, wanted = check_threads(threads), tile or Tile()
     budget = plan_budget(workload, wanted, policies[0], chip)
     if not allow_over_budget:
         budget.require()
 
-    shown = None if problem.variant.attn_mask is None else MaskTiles(problem, policies[0], wanted)
+    shown = MaskTiles(problem, policies[0], wanted) if workload.attn_mask else None
     run = _Run(problem=problem, tile=wanted, shown=shown, threads=threads, progress=progress)
-    reference = run.reference()
+    reference, reference_lse = run.reference()
     outputs, throughput = [], None
+    notes = list(tensors.notes(policies[0].data))
     errors: dict[str, ErrorStats] = {}
     for policy in policies:
         kernel_run, speed = run.measure(policy, budget.tile.query_rows or 1)
         errors[policy.name] = error_stats(kernel_run.output, reference)
+        notes += _overflow_notes(policy, kernel_run, errors[policy.name], reference_lse)
         if throughput is None:
             throughput = speed
-            outputs = [cast_like(kernel_run.output, tensors.q), kernel_run.lse]
+            outputs = [in_layout(cast_like(kernel_run.output, tensors.q), layout), kernel_run.lse]
     assert throughput is not None
-    notes = tensors.notes(policies[0].data)
     if not budget.fits:
-        notes = (*notes, f"over budget: {budget.explain()}")
+        notes.append(f"over budget: {budget.explain()}")
     return SimulationResult(
         workload=workload,
         tile=budget.tile,
@@ -125,9 +135,28 @@ def simulate(
         errors=errors,
         throughput=throughput,
         tiles=run.tiles,
+        effects=_effects(problem, wanted, policies),
         device=estimate(workload, wanted, policies[0], chip, shown=shown) if chip.has_timing else None,
-        warnings=notes,
+        warnings=tuple(notes),
     )
+
+
+def _effects(problem: Problem, tile: Tile, policies: list[Precision]) -> dict[str, Effects]:
+    found = {policy.name: find_effects(problem, tile, policy) for policy in policies}
+    return {name: effects for name, effects in found.items() if effects is not None}
+
+
+def _overflow_notes(policy: Precision, run: KernelRun, stats: ErrorStats, lse: Float64) -> list[str]:
+    """Return what overflows under a policy though the reference is finite, a line each."""
+    notes = []
+    infinite = np.isnan(run.row_max) | np.isposinf(run.row_max) | ~np.isfinite(run.row_sum)
+    rows = int((infinite & np.isfinite(lse)).sum())
+    if rows:
+        notes.append(f"{policy.name}: scores or running sum overflow in {rows:,} of {lse.size:,} rows")
+    for count, seen in ((stats.overflow_count, "infinite"), (stats.nan_count, "NaN")):
+        if count:
+            notes.append(f"{policy.name}: {count:,} of {stats.count:,} outputs are {seen}, not the reference")
+    return notes
 
 
 def _distinct(policies: list[Precision]) -> list[Precision]:
@@ -153,12 +182,12 @@ class _Run:
         workload = self.problem.workload
         return workload.useful_flops if self.shown is None else workload.flops(self.shown.visible_pairs)
 
-    def reference(self) -> Any:
+    def reference(self) -> tuple[Float64, Float64]:
         if self.progress is not None:
             self.progress("float64 reference", 0, 1)
-        return reference_of(self.problem)[0]
+        return reference_of(self.problem)
 
-    def measure(self, policy: Precision, query_rows: int) -> tuple[Any, Throughput]:
+    def measure(self, policy: Precision, query_rows: int) -> tuple[KernelRun, Throughput]:
         from tilesim import engine
 
         compile_s = engine.warm_up()

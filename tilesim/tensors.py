@@ -6,39 +6,32 @@ import dataclasses
 import math
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from tilesim._checks import whole_number
+from tilesim._checks import one_of, whole_number
 from tilesim.dtypes import BFLOAT16, HALF, DType
 from tilesim.errors import DTypeError, InputError
+from tilesim.interop import BFLOAT16_DTYPE, as_array
 from tilesim.masks import Window
 from tilesim.workload import Workload
 
-BFLOAT16_DTYPE = np.dtype(ml_dtypes.bfloat16)
 _NUMPY_TYPES = {HALF.name: np.dtype(np.float16), BFLOAT16.name: BFLOAT16_DTYPE}
 _ACCEPTED = (np.dtype(np.float16), BFLOAT16_DTYPE, np.dtype(np.float32), np.dtype(np.float64))
-_LAYOUT = "(batch, heads, seq, head_dim)"
+
+LAYOUTS = {"BNSD": "(batch, heads, seq, head_dim)", "BSND": "(batch, seq, heads, head_dim)"}
+"""Orders of the axes of tensors."""
+
+DEFAULT_LAYOUT = "BNSD"
 
 
-def as_array(name: str, source: Any) -> npt.NDArray[Any]:
-    """Return `source` as an array of any type and shape in native byte order, copied only where it must be.
-
-    Raises
-    ------
-    InputError
-        If it is no array.
-    """
-    try:
-        array = np.from_dlpack(source) if _only_dlpack(source) else np.asarray(source)
-    except (ValueError, TypeError, BufferError, RuntimeError) as error:
-        raise InputError(name, type(source).__name__, f"must be an array: {error}") from None
-    return array.astype(array.dtype.newbyteorder("="), copy=False)
+def in_layout(array: npt.NDArray[Any], layout: str) -> npt.NDArray[Any]:
+    """Return a BNSD array in `layout`, or an array in `layout` as BNSD: one swap does both. Never copies."""
+    return array if layout == DEFAULT_LAYOUT else array.swapaxes(1, 2)
 
 
-def as_tensor(name: str, source: Any) -> npt.NDArray[Any]:
-    """Return `source` as a 4-D floating-point array in native byte order, copied only where it must be.
+def as_tensor(name: str, source: Any, layout: str = DEFAULT_LAYOUT) -> npt.NDArray[Any]:
+    """Return `source` as a floating-point array (batch, heads, seq, head_dim), in the memory it lies in.
 
     Parameters
     ----------
@@ -47,6 +40,8 @@ def as_tensor(name: str, source: Any) -> npt.NDArray[Any]:
     source : array_like
         Anything with ``__array__`` or DLPack: float16, bfloat16, float32 or float64, any strides, any byte
         order, read-only or not.
+    layout : {"BNSD", "BSND"}
+        Order of its axes.
 
     Raises
     ------
@@ -55,22 +50,19 @@ def as_tensor(name: str, source: Any) -> npt.NDArray[Any]:
     DTypeError
         For integer, boolean, complex, object and other element types.
     """
+    axes = LAYOUTS[layout]
     array = as_array(name, source)
-    if array.dtype not in _ACCEPTED:
+    if array.dtype.newbyteorder("=") not in _ACCEPTED:
         rule = "must have dtype float16, bfloat16, float32 or float64"
         raise DTypeError(f"{name}.dtype", str(array.dtype), rule)
     if array.ndim != 4:
-        raise InputError(f"{name}.shape", array.shape, f"must have the 4 axes {_LAYOUT}")
-    return array
-
-
-def _only_dlpack(source: Any) -> bool:
-    return hasattr(source, "__dlpack__") and not hasattr(source, "__array__")
+        raise InputError(f"{name}.shape", array.shape, f"must have the 4 axes {axes}")
+    return in_layout(array, layout)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Tensors:
-    """Checked queries, keys and values, still in the types they came in.
+    """Checked queries, keys and values, still in the types and in the memory they came in.
 
     Attributes
     ----------
@@ -125,18 +117,19 @@ def to_data_type(array: npt.NDArray[Any], data: DType) -> npt.NDArray[Any]:
 def as_float32(array: npt.NDArray[Any], data: DType) -> npt.NDArray[np.float32]:
     """Return `array` for a kernel: C-contiguous float32, read-only, not yet rounded to `data`.
 
-    float64 is rounded to `data` directly, since rounding twice, first to float32, can differ.
+    float64 is rounded to a 16-bit `data` directly, since rounding twice, first to float32, can differ.
     """
     with np.errstate(over="ignore", invalid="ignore"):
-        if array.dtype == np.float64:
+        if data.itemsize < 4 < array.dtype.itemsize:
             array = to_data_type(array, data)
-        result = np.ascontiguousarray(array, dtype=np.float32).view()
+        # Aligned too: an array on a buffer or in a file may begin at any byte.
+        result = np.require(array, np.float32, ("C", "A")).view()
     result.flags.writeable = False
     return result
 
 
-def check_tensors(q: Any, k: Any, v: Any) -> Tensors:
-    """Check queries, keys and values against each other.
+def check_tensors(q: Any, k: Any, v: Any, layout: str = DEFAULT_LAYOUT) -> Tensors:
+    """Check queries, keys and values in `layout` against each other.
 
     Raises
     ------
@@ -144,34 +137,33 @@ def check_tensors(q: Any, k: Any, v: Any) -> Tensors:
         If a tensor is no 4-D array or the shapes do not belong together; the message names both shapes.
     DTypeError
         For an element type that is no floating-point type.
+    UnknownNameError
+        For another layout.
     """
-    arrays = Tensors(q=as_tensor("q", q), k=as_tensor("k", k), v=as_tensor("v", v))
+    one_of("layout", layout, LAYOUTS)
+    arrays = Tensors(q=as_tensor("q", q, layout), k=as_tensor("k", k, layout), v=as_tensor("v", v, layout))
     q_shape, k_shape, v_shape = arrays.q.shape, arrays.k.shape, arrays.v.shape
+    q_seen, k_seen, v_seen = (in_layout(x, layout).shape for x in (arrays.q, arrays.k, arrays.v))
     rules = (
+        (k_shape[:3] == v_shape[:3], "v", v_seen, f"batch, kv_heads and seq must be those of k, {k_seen}"),
+        (q_shape[0] == k_shape[0], "k", k_seen, f"batch must be that of q, {q_seen}"),
+        (q_shape[3] == k_shape[3], "k", k_seen, f"head_dim must be that of q, {q_seen}"),
         (
-            k_shape[:3] == v_shape[:3],
-            "v.shape",
-            v_shape,
-            f"batch, kv_heads and seq must be those of k, {k_shape}",
-        ),
-        (q_shape[0] == k_shape[0], "k.shape", k_shape, f"batch must be that of q, {q_shape}"),
-        (q_shape[3] == k_shape[3], "k.shape", k_shape, f"head_dim must be that of q, {q_shape}"),
-        (
-            q_shape[1] > 0 and k_shape[1] > 0,
-            "q.shape, k.shape",
-            (q_shape, k_shape),
+            min(q_shape[1], k_shape[1]) > 0,
+            "q, k",
+            (q_seen, k_seen),
             "both must have at least 1 head",
         ),
         (
             k_shape[1] > 0 and q_shape[1] % k_shape[1] == 0,
-            "k.shape",
-            k_shape,
+            "k",
+            k_seen,
             f"its {k_shape[1]} heads must divide the {q_shape[1]} heads of q without rest",
         ),
     )
-    for holds, where, value, rule in rules:
+    for holds, name, seen, rule in rules:
         if not holds:
-            raise InputError(where, value, rule)
+            raise InputError(f"{name}.shape", seen, rule)
     return arrays
 
 

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tilesim.errors import ConfigError, DTypeError, InputError
+from tilesim.interop import as_array
 from tilesim.workload import Workload
 
 _ADDITIVE = tuple(np.dtype(name) for name in (np.float16, ml_dtypes.bfloat16, np.float32, np.float64))
@@ -117,9 +118,8 @@ def check_variant(workload: Workload, options: VariantOptions) -> tuple[Workload
 def _check_mask(source: Any, shape: tuple[int, ...]) -> npt.NDArray[Any] | None:
     if source is None:
         return None
-    from tilesim.tensors import as_array
-
     mask = as_array("attn_mask", source)
+    mask = mask.astype(mask.dtype.newbyteorder("="), copy=False)
     if mask.dtype != np.bool_ and mask.dtype not in _ADDITIVE:
         rule = "must be boolean (True = attend) or floating-point (added to the scores)"
         raise DTypeError("attn_mask.dtype", str(mask.dtype), rule)

@@ -12,6 +12,7 @@ import numpy as np
 
 from tilesim.kernels._jit import jit, jit_apart
 from tilesim.kernels.counter import DONE_TASKS, NEXT_TASK, STOPPED, fetch_add
+from tilesim.kernels.few_rows import MOST_ROWS, VALUE_COLUMNS, multiply_keys, multiply_values
 from tilesim.kernels.packing import Packed, pack_head, pack_worker
 from tilesim.kernels.plain_softmax import plain_softmax_tile
 from tilesim.kernels.rounding import round_away, round_even
@@ -33,6 +34,7 @@ from tilesim.kernels.vector import (
     CACHE_LINE,
     MICRO_ROWS,
     PANEL_COLUMNS,
+    multiply_add,
     multiply_block,
     padded_columns,
     prefetch,
@@ -134,8 +136,7 @@ def _multiply_visible(
                 panel, lane = d // PANEL_COLUMNS, d % PANEL_COLUMNS
                 key = panel * place.packed_keys + place.packed_low + column
                 at = row * group.width + d
-                product = np.float32(p * values[key * PANEL_COLUMNS + lane])
-                group.partial[at] = np.float32(group.partial[at] + product)
+                group.partial[at] = multiply_add(p, values[key * PANEL_COLUMNS + lane], group.partial[at])
 
 
 @jit_apart
@@ -177,6 +178,37 @@ def _fetch(block: Block, first_row: Any, rows: Any, width: Any) -> None:
         prefetch(block.q, at)
 
 
+@jit
+def _seen_by_any(bounds: Bounds, rows: Any) -> Any:
+    """Return the range of columns that any row of the group sees."""
+    least, most = bounds.start[0], bounds.stop[0]
+    for row in range(1, rows):
+        least, most = min(least, bounds.start[row]), max(most, bounds.stop[row])
+    return least, most
+
+
+@jit
+def _softmax(
+    scores: Any, first_row: Any, rows: Any, columns: Any, update: Any, block: Block, group: Group,
+    numerics: Numerics,
+) -> None:  # fmt: skip
+    """Turn the scores of a group into probabilities and update its state."""
+    # A basic block counts whole chunks: the columns behind the last key are masked, not left out.
+    counted = padded_chunks(columns) if numerics.sum_form == BASIC_SUM else columns
+    shape = TileShape(group.stride, rows, counted, counted)
+    row_max = block.row_max[first_row : first_row + rows]
+    row_sum = block.row_sum[first_row : first_row + rows]
+    state = RowState(row_max, row_sum, group.exp_max, group.tile_max)
+    bounds = group.bounds
+    if numerics.sum_form == PLAIN_SUM:
+        plain_softmax_tile(scores, shape, bounds.start, bounds.stop, update, state, group.work)
+    else:
+        carried = row_max, row_sum
+        softmax_tile(
+            scores, shape, bounds.start, bounds.stop, update, numerics, carried, state, group.work
+        )  # fmt: skip
+
+
 @jit_apart
 def _group_tile(
     top: Any, first_row: Any, rows: Any, columns: Any, update: Any, block: Block, packed: Packed,
@@ -184,9 +216,7 @@ def _group_tile(
 ) -> None:  # fmt: skip
     """Take one row group through one score tile: QK, scaling, softmax, PV, accumulation."""
     low, seq_kv = place.packed_low, place.packed_keys
-    least, most = group.bounds.start[0], group.bounds.stop[0]
-    for row in range(1, rows):
-        least, most = min(least, group.bounds.start[row]), max(most, group.bounds.stop[row])
+    least, most = _seen_by_any(group.bounds, rows)
     # Panels are cut at multiples of their width over all keys: a tile may begin inside one.
     tile_panel = low // PANEL_COLUMNS
     first_panel = (low + least) // PANEL_COLUMNS
@@ -201,20 +231,7 @@ def _group_tile(
     scores = group.strip[low - tile_panel * PANEL_COLUMNS :]
     if variant.active:
         _alter_scores(scores, top + first_row, rows, group, place, sight, variant)
-    # A basic block counts whole chunks: the columns behind the last key are masked, not left out.
-    counted = padded_chunks(columns) if numerics.sum_form == BASIC_SUM else columns
-    shape = TileShape(group.stride, rows, counted, counted)
-    row_max = block.row_max[first_row : first_row + rows]
-    row_sum = block.row_sum[first_row : first_row + rows]
-    state = RowState(row_max, row_sum, group.exp_max, group.tile_max)
-    if numerics.sum_form == PLAIN_SUM:
-        plain_softmax_tile(scores, shape, group.bounds.start, group.bounds.stop, update, state, group.work)
-    else:
-        carried = row_max, row_sum
-        softmax_tile(
-            scores, shape, group.bounds.start, group.bounds.stop, update, numerics, carried, state, group.work
-        )
-
+    _softmax(scores, first_row, rows, columns, update, block, group, numerics)
     if values_finite:
         values = packed.values[(low + least) * PANEL_COLUMNS :]
         panels = group.width // PANEL_COLUMNS
@@ -225,17 +242,44 @@ def _group_tile(
         )  # fmt: skip
     else:
         _multiply_visible(
-            group,
-            scores,
-            top + first_row,
-            rows,
-            packed.values,
-            place,
-            sight,
-            variant.mask,
+            group, scores, top + first_row, rows, packed.values, place, sight, variant.mask,
             numerics.data_kind,
-        )
+        )  # fmt: skip
     _accumulate(block, first_row, rows, group, update, numerics.data_kind)
+
+
+@jit
+def _takes_few_rows(rows: Any, v: Any, bounds: Bounds, mask: Any) -> Any:
+    """Return whether a tile can be read as it lies: few rows, all of which see the same keys."""
+    if rows > MOST_ROWS or mask.kind != NO_MASK or v.shape[2] % VALUE_COLUMNS:
+        return False
+    same = True
+    for row in range(1, rows):
+        same &= bounds.start[row] == bounds.start[0] and bounds.stop[row] == bounds.stop[0]
+    return same
+
+
+@jit_apart
+def _few_rows_tile(
+    keys: Any, values: Any, top: Any, low: Any, columns: Any, block: Block, panel: Any, group: Group,
+    sight: Sight, numerics: Numerics, variant: ScoreVariant,
+) -> None:  # fmt: skip
+    """Do what `_group_tile` does, for few rows that see the same keys, from tensors that are not packed.
+
+    No value of a hidden key is met, so that none needs to be finite.
+    """
+    rows, kind, update = block.row_max.size, numerics.data_kind, _has_state(block, 0, block.row_max.size)
+    least, most = group.bounds.start[0], group.bounds.stop[0]
+    seen = most - least
+    multiply_keys(group.strip[least:], group.stride, block.q, rows, keys, low + least, seen, panel, kind)
+    if variant.active:
+        place = Place(low, low, columns)
+        _alter_scores(group.strip, top, rows, group, place, sight, variant)
+    _softmax(group.strip, 0, rows, columns, update, block, group, numerics)
+    multiply_values(
+        group.partial, group.width, group.strip[least:], group.stride, rows, values, low + least, seen, kind
+    )
+    _accumulate(block, 0, rows, group, update, kind)
 
 
 @jit
@@ -348,6 +392,13 @@ def _run_task(
     for low in range(keys[0], end, kv_tile):
         columns = min(kv_tile, end - low)
         if local.block:
+            few = rows <= MOST_ROWS and see(top, rows, low, columns, sight, mask, kind, group.bounds)
+            if few and _takes_few_rows(rows, v, group.bounds, mask):
+                _few_rows_tile(
+                    k[kv_head], v[kv_head], top, low, columns, block, local.keys, group, sight, numerics,
+                    variant,
+                )  # fmt: skip
+                continue
             if not sees_tile(top, rows, low, columns, sight, mask, kind, group.bounds):
                 continue
             tile = slice(low, low + columns)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,7 +11,15 @@ from numba import types
 from tilesim.kernels._jit import intrinsic, jit, jit_apart
 from tilesim.kernels.counter import DONE_BLOCKS, NEXT_BLOCK, STOPPED, fetch_add
 from tilesim.kernels.expression import Value
-from tilesim.kernels.rounding import EXPONENT_MASK, FLOAT_KIND
+from tilesim.kernels.rounding import (
+    BFLOAT16_KIND,
+    EXPONENT_MASK,
+    FLOAT_KIND,
+    HALF_KIND,
+    bfloat16_even_formula,
+    half_even_formula,
+    round_even,
+)
 from tilesim.kernels.rows import INDEX, LANES, load, round_array, store
 from tilesim.kernels.vector import CACHE_LINE, PANEL_COLUMNS, element_pointer, padded_columns, prefetch
 
@@ -51,27 +60,38 @@ def _exchange(rows: list[Value], distance: int) -> list[Value]:
     return swapped
 
 
-@intrinsic
-def _transpose_block(
-    typing_context: Any, source: Any, source_at: Any, source_stride: Any, target: Any, target_at: Any
-) -> Any:
-    """Write LANES x LANES numbers of a C-contiguous array transposed, at row pitch PANEL_COLUMNS."""
+def _transposer(formula: Callable[[Value], Value]) -> Any:
+    """Return an intrinsic that writes LANES x LANES numbers, each through `formula`, transposed.
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        array, at, stride, panel, panel_at = args
-        read = element_pointer(context, builder, signature.args[0], array, at)
-        write = element_pointer(context, builder, signature.args[3], panel, panel_at)
-        rows = [load(builder, builder.gep(read, [builder.mul(stride, INDEX(row))])) for row in range(LANES)]
-        distance = LANES // 2
-        while distance:
-            rows = _exchange(rows, distance)
-            distance //= 2
-        for row, value in enumerate(rows):
-            store(value, write, row * PANEL_COLUMNS)
-        return context.get_dummy_value()
+    The numbers come from a C-contiguous array; the target has the row pitch PANEL_COLUMNS.
+    """
 
-    number = types.intp
-    return types.void(source, number, number, target, number), codegen
+    def typed(
+        typing_context: Any, source: Any, source_at: Any, source_stride: Any, target: Any, target_at: Any
+    ) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            array, at, stride, panel, panel_at = args
+            read = element_pointer(context, builder, signature.args[0], array, at)
+            write = element_pointer(context, builder, signature.args[3], panel, panel_at)
+            places = (builder.gep(read, [builder.mul(stride, INDEX(row))]) for row in range(LANES))
+            rows = [formula(load(builder, place)) for place in places]
+            distance = LANES // 2
+            while distance:
+                rows = _exchange(rows, distance)
+                distance //= 2
+            for row, value in enumerate(rows):
+                store(value, write, row * PANEL_COLUMNS)
+            return context.get_dummy_value()
+
+        number = types.intp
+        return types.void(source, number, number, target, number), codegen
+
+    return intrinsic(typed)
+
+
+_transpose = _transposer(lambda x: x)
+_transpose_half = _transposer(half_even_formula)
+_transpose_bfloat16 = _transposer(bfloat16_even_formula)
 
 
 @intrinsic
@@ -88,26 +108,38 @@ def copy_panel_row(typing_context: Any, source: Any, source_at: Any, target: Any
     return types.void(source, types.intp, target, types.intp), codegen
 
 
+@jit
+def _prefetch_keys(keys: Any, first: Any, d: Any) -> None:
+    """Ask for a share of the LANES keys from `first` on: that which belongs to the block at `d`.
+
+    Blocks are read across rows, which the processor does not foresee.
+    """
+    begin = first * keys.shape[1] + d * LANES
+    for at in range(begin, min(begin + LANES * LANES, keys.size), CACHE_LINE):
+        prefetch(keys, at)
+
+
 @jit_apart
-def _pack_keys(keys: Any, first: Any, packed: Any, kind: Any) -> None:
-    """Transpose up to PANEL_COLUMNS keys into one panel, zeros in the columns left over."""
+def pack_keys(keys: Any, first: Any, packed: Any, kind: Any) -> None:
+    """Transpose up to PANEL_COLUMNS keys into one panel, rounded, zeros in the columns left over."""
     depth = keys.shape[1]
     count = min(PANEL_COLUMNS, keys.shape[0] - first)
     whole_keys, whole_depth = count // LANES * LANES, depth // LANES * LANES
     if count < PANEL_COLUMNS:
         packed[:] = 0.0
     for column in range(0, whole_keys, LANES):
-        # Blocks are read across rows, which the processor does not foresee: ask for the rows after these.
-        ahead = (first + column + LANES) * depth
-        for at in range(ahead, min(ahead + LANES * depth, keys.size), CACHE_LINE):
-            prefetch(keys, at)
+        row = first + column
         for d in range(0, whole_depth, LANES):
-            _transpose_block(keys, (first + column) * depth + d, depth, packed, d * PANEL_COLUMNS + column)
+            _prefetch_keys(keys, row + LANES, d)
+            if kind == HALF_KIND:
+                _transpose_half(keys, row * depth + d, depth, packed, d * PANEL_COLUMNS + column)
+            elif kind == BFLOAT16_KIND:
+                _transpose_bfloat16(keys, row * depth + d, depth, packed, d * PANEL_COLUMNS + column)
+            else:
+                _transpose(keys, row * depth + d, depth, packed, d * PANEL_COLUMNS + column)
     for column in range(count):
         for d in range(whole_depth if column < whole_keys else 0, depth):
-            packed[d * PANEL_COLUMNS + column] = keys[first + column, d]
-    if kind != FLOAT_KIND:
-        round_array(packed, packed, kind)
+            packed[d * PANEL_COLUMNS + column] = round_even(keys[first + column, d], kind)
 
 
 @jit
@@ -165,7 +197,7 @@ def pack_head(k: Any, v: Any, packed: Packed, first: Any, count: Any, kind: Any)
     panel_size = k.shape[1] * PANEL_COLUMNS
     for panel in range(first // PANEL_COLUMNS, (first + count + PANEL_COLUMNS - 1) // PANEL_COLUMNS):
         place = packed.keys[panel * panel_size : (panel + 1) * panel_size]
-        _pack_keys(k, panel * PANEL_COLUMNS, place, kind)
+        pack_keys(k, panel * PANEL_COLUMNS, place, kind)
     packed.finite[first // packed.block] = _pack_values(v, first, count, packed.values, kind)
 
 

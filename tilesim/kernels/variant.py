@@ -10,7 +10,7 @@ from numba import types
 
 from tilesim.kernels._jit import intrinsic, jit, jit_apart
 from tilesim.kernels.exp import tanh
-from tilesim.kernels.rounding import round_even
+from tilesim.kernels.rounding import FLOAT_KIND, round_even
 
 NO_MASK = 0
 BOOL_MASK = 1
@@ -19,6 +19,9 @@ DOUBLE_MASK = 3
 HALF_MASK = 4
 BFLOAT16_MASK = 5
 """Element types of a mask tensor."""
+
+FLOAT_BITS = 1 << 29
+"""Last bit of a double that a float32 has, too."""
 
 
 class MaskTensor(NamedTuple):
@@ -56,8 +59,10 @@ class ScoreVariant(NamedTuple):
         Factor of the scores; 1 where queries are scaled.
     kind : int
         Kind of `rounding.py` to which each step is rounded.
+    capped : bool
+        Whether scores are capped.
     softcap : float32
-        0 for none.
+        Rounded to the data kind, where a small one becomes 0.
     slopes : float32 array (batch * heads), rounded to the data kind, or empty
     sinks : float32 array (batch * heads), or empty
     mask : MaskTensor
@@ -66,6 +71,7 @@ class ScoreVariant(NamedTuple):
     active: Any
     scale: Any
     kind: Any
+    capped: Any
     softcap: Any
     slopes: Any
     sinks: Any
@@ -88,7 +94,7 @@ def _loader(number: Any, kind: Any) -> Any:
 _load_byte = _loader(ir.IntType(8), types.uint8)
 _load_short = _loader(ir.IntType(16), types.uint16)
 _load_float = _loader(ir.FloatType(), types.float32)
-_load_double = _loader(ir.DoubleType(), types.float64)
+_load_long = _loader(ir.IntType(64), types.int64)
 
 
 @intrinsic
@@ -99,6 +105,28 @@ def _float_of_bits(typing_context: Any, bits: Any) -> Any:
         return builder.bitcast(args[0], ir.FloatType())
 
     return types.float32(types.int32), codegen
+
+
+@intrinsic
+def _double_of_bits(typing_context: Any, bits: Any) -> Any:
+    """Return the float64 with these 64 bits."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.bitcast(args[0], ir.DoubleType())
+
+    return types.float64(types.int64), codegen
+
+
+@jit
+def _narrowed_double(bits: Any, kind: Any) -> Any:
+    """Return a double, given by its bits, as a float32 that rounds to a kind as the double would.
+
+    Rounding twice can differ: for the narrow kinds what a float32 has no bits for makes its last bit odd.
+    """
+    rest = bits & (FLOAT_BITS - 1)
+    if kind != FLOAT_KIND and rest:
+        bits = (bits - rest) | FLOAT_BITS
+    return np.float32(_double_of_bits(bits))
 
 
 @jit
@@ -113,15 +141,17 @@ def _widened_half(bits: Any) -> Any:
 
 
 @jit_apart
-def _additive(kind: Any, address: Any) -> Any:
-    """Return one number of an additive mask as float32."""
-    if kind == FLOAT_MASK:
-        return _load_float(address)
-    if kind == DOUBLE_MASK:
-        return np.float32(_load_double(address))
-    if kind == HALF_MASK:
-        return _widened_half(_load_short(address))
-    return _float_of_bits(np.int32(np.int32(_load_short(address)) << 16))
+def _additive(mask: Any, address: Any, kind: Any) -> Any:
+    """Return one number of an additive mask of elements `mask`, rounded to a kind."""
+    if mask == FLOAT_MASK:
+        number = _load_float(address)
+    elif mask == DOUBLE_MASK:
+        number = _narrowed_double(_load_long(address), kind)
+    elif mask == HALF_MASK:
+        number = _widened_half(_load_short(address))
+    else:
+        number = _float_of_bits(np.int32(np.int32(_load_short(address)) << 16))
+    return round_even(number, kind)
 
 
 @jit
@@ -137,7 +167,7 @@ def hides(mask: MaskTensor, row: Any, key: Any, data_kind: Any) -> Any:
     address = row + key * mask.key_stride
     if mask.kind == BOOL_MASK:
         return _load_byte(address) == 0
-    return round_even(_additive(mask.kind, address), data_kind) == -np.inf
+    return _additive(mask.kind, address, data_kind) == -np.inf
 
 
 @jit_apart
@@ -174,7 +204,7 @@ def _apply_mask(scores: Any, mask: MaskTensor, address: Any, kind: Any) -> None:
             if _load_byte(place) == 0:
                 scores[column] = -np.inf
         else:
-            bias = round_even(_additive(mask.kind, place), kind)
+            bias = _additive(mask.kind, place, kind)
             # Not the sum: NaN at a hidden key must not reach the row.
             hidden = bias == -np.inf
             scores[column] = bias if hidden else round_even(np.float32(scores[column] + bias), kind)
@@ -203,7 +233,7 @@ def alter_scores(
     scale, kind = variant.scale, variant.kind
     for column in range(scores.size):
         scores[column] = round_even(np.float32(round_even(scores[column], kind) * scale), kind)
-    if variant.softcap != 0.0:
+    if variant.capped:
         _cap(scores, variant.softcap, kind)
     if variant.slopes.size:
         _add_slope(scores, variant.slopes[query_head], distance, kind)

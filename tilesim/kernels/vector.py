@@ -7,12 +7,14 @@ multiply-adds whatever the block sizes are.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
 from numba import types
 
 from tilesim.kernels._jit import intrinsic, jit
+from tilesim.kernels.expression import Value
 from tilesim.kernels.processor import BLOCK
 
 MICRO_ROWS = BLOCK.rows
@@ -28,6 +30,9 @@ def padded_columns(columns: Any) -> Any:
     return (columns + PANEL_COLUMNS - 1) // PANEL_COLUMNS * PANEL_COLUMNS
 
 
+Sums = list[list[Any]]
+"""Vectors of a block of sums, row by row."""
+
 INDEX = ir.IntType(64)
 VECTOR = ir.VectorType(ir.FloatType(), BLOCK.lanes)
 ZERO = ir.Constant(VECTOR, [0.0] * BLOCK.lanes)
@@ -40,12 +45,13 @@ def element_pointer(context: Any, builder: Any, array_type: Any, array: Any, off
 
 
 def _vector_pointer(builder: Any, row: Any, part: int) -> Any:
+    """Return the address of vector `part` of a row."""
     place = builder.gep(row, [INDEX(part * BLOCK.lanes)])
     return builder.bitcast(place, VECTOR.as_pointer())
 
 
-def _rows(builder: Any, pointer: Any, stride: Any) -> list[Any]:
-    return [builder.gep(pointer, [builder.mul(stride, INDEX(row))]) for row in range(BLOCK.rows)]
+def _rows(builder: Any, pointer: Any, stride: Any, rows: int) -> list[Any]:
+    return [builder.gep(pointer, [builder.mul(stride, INDEX(row))]) for row in range(rows)]
 
 
 def _multiply_add(module: Any) -> Any:
@@ -61,32 +67,65 @@ def _spread(builder: Any, scalar: Any) -> Any:
     return builder.shuffle_vector(lane, undefined, mask)
 
 
-def _add_products(builder: Any, step: Any, a_rows: list[Any], b: Any, sums: list[list[Any]]) -> Any:
-    """Add the products of one reduction index to the block of sums."""
+def _load_vector(builder: Any, row: Any, part: int) -> Any:
+    return builder.load(_vector_pointer(builder, row, part), align=4, typ=VECTOR)
+
+
+def _add_products(builder: Any, step: Any, a_rows: list[Any], b_row: list[Any], sums: Sums) -> Sums:
+    """Add the products of one reduction index, given row `b_row` of B, to the block of sums."""
     multiply_add = _multiply_add(builder.module)
-    b_row = builder.gep(b, [builder.mul(step, INDEX(PANEL_COLUMNS))])
-    columns = [
-        builder.load(_vector_pointer(builder, b_row, part), align=4, typ=VECTOR)
-        for part in range(BLOCK.vectors)
-    ]
     added = []
     for a_row, row_sums in zip(a_rows, sums, strict=True):
         factor = _spread(builder, builder.load(builder.gep(a_row, [step]), typ=ir.FloatType()))
         added.append(
-            [builder.call(multiply_add, [factor, *pair]) for pair in zip(columns, row_sums, strict=True)]
+            [builder.call(multiply_add, [factor, *pair]) for pair in zip(b_row, row_sums, strict=True)]
         )
     return added
 
 
-def _phis(builder: Any) -> list[list[Any]]:
-    return [[builder.phi(VECTOR) for _ in range(BLOCK.vectors)] for _ in range(BLOCK.rows)]
+def _sum_products(
+    builder: Any, count: Any, start: Sums, a_rows: list[Any], read: Callable[[Any], list[Any]]
+) -> Sums:
+    """Return `start` with the products of `count` reduction indices added, in ascending order.
+
+    ``read(step)`` returns the vectors of row `step` of B.
+    """
+
+    def phis() -> Sums:
+        return [[builder.phi(VECTOR) for _ in row] for row in start]
+
+    def join(sums: Sums, values: Sums, block: Any) -> None:
+        for sum_row, value_row in zip(sums, values, strict=True):
+            for total, value in zip(sum_row, value_row, strict=True):
+                total.add_incoming(value, block)
+
+    entry = builder.block
+    loop = builder.append_basic_block("multiply.loop")
+    done = builder.append_basic_block("multiply.done")
+    builder.cbranch(builder.icmp_signed(">", count, INDEX(0)), loop, done)
+
+    builder.position_at_end(loop)
+    step = builder.phi(INDEX)
+    sums = phis()
+    added = _add_products(builder, step, a_rows, read(step), sums)
+    following = builder.add(step, INDEX(1))
+    step.add_incoming(INDEX(0), entry)
+    step.add_incoming(following, loop)
+    join(sums, start, entry)
+    join(sums, added, loop)
+    builder.cbranch(builder.icmp_signed("<", following, count), loop, done)
+
+    builder.position_at_end(done)
+    totals = phis()
+    join(totals, start, entry)
+    join(totals, added, loop)
+    return totals
 
 
-def _join(phis: list[list[Any]], entry: Any, values: list[list[Any]], loop: Any) -> None:
-    for phi_row, value_row in zip(phis, values, strict=True):
-        for phi, value in zip(phi_row, value_row, strict=True):
-            phi.add_incoming(ZERO, entry)
-            phi.add_incoming(value, loop)
+def _store_block(builder: Any, c_rows: list[Any], totals: Sums) -> None:
+    for c_row, row in zip(c_rows, totals, strict=True):
+        for part, total in enumerate(row):
+            builder.store(total, _vector_pointer(builder, c_row, part), align=4)
 
 
 @intrinsic
@@ -111,34 +150,81 @@ def multiply_block(
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         c_array, c_at, c_step, a_array, a_at, a_step, b_array, b_at, count = args
-        c_rows = _rows(builder, element_pointer(context, builder, signature.args[0], c_array, c_at), c_step)
-        a_rows = _rows(builder, element_pointer(context, builder, signature.args[3], a_array, a_at), a_step)
-        b_pointer = element_pointer(context, builder, signature.args[6], b_array, b_at)
-        entry = builder.block
-        loop = builder.append_basic_block("multiply.loop")
-        done = builder.append_basic_block("multiply.done")
-        builder.cbranch(builder.icmp_signed(">", count, INDEX(0)), loop, done)
+        c = element_pointer(context, builder, signature.args[0], c_array, c_at)
+        a = element_pointer(context, builder, signature.args[3], a_array, a_at)
+        b = element_pointer(context, builder, signature.args[6], b_array, b_at)
+        c_rows, a_rows = (_rows(builder, *place, BLOCK.rows) for place in ((c, c_step), (a, a_step)))
 
-        builder.position_at_end(loop)
-        step = builder.phi(INDEX)
-        sums = _phis(builder)
-        added = _add_products(builder, step, a_rows, b_pointer, sums)
-        following = builder.add(step, INDEX(1))
-        step.add_incoming(INDEX(0), entry)
-        step.add_incoming(following, loop)
-        _join(sums, entry, added, loop)
-        builder.cbranch(builder.icmp_signed("<", following, count), loop, done)
+        def read(step: Any) -> list[Any]:
+            row = builder.gep(b, [builder.mul(step, INDEX(PANEL_COLUMNS))])
+            return [_load_vector(builder, row, part) for part in range(BLOCK.vectors)]
 
-        builder.position_at_end(done)
-        totals = _phis(builder)
-        _join(totals, entry, added, loop)
-        for c_row, row in zip(c_rows, totals, strict=True):
-            for part, total in enumerate(row):
-                builder.store(total, _vector_pointer(builder, c_row, part), align=4)
+        zeros = [[ZERO] * BLOCK.vectors] * BLOCK.rows
+        _store_block(builder, c_rows, _sum_products(builder, count, zeros, a_rows, read))
         return context.get_dummy_value()
 
     number = types.intp
     return types.void(c, number, number, a, number, number, b, number, number), codegen
+
+
+def few_rows_multiplier(rows: int, vectors: int, formulas: dict[int, Callable[[Value], Value]]) -> Any:
+    """Return an intrinsic that adds ``A @ formula(B)`` of a block of few rows to `c`.
+
+    It takes what `multiply_block` takes and, before the last argument, the pitch of B's rows and a key of
+    `formulas`, the last of which stands for any other.
+    """
+
+    def typed(
+        typing_context: Any, c: Any, c_offset: Any, c_stride: Any, a: Any, a_offset: Any, a_stride: Any,
+        b: Any, b_offset: Any, b_stride: Any, kind: Any, depth: Any,
+    ) -> Any:  # fmt: skip
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            c_array, c_at, c_step, a_array, a_at, a_step, b_array, b_at, b_step, chosen, count = args
+            c = element_pointer(context, builder, signature.args[0], c_array, c_at)
+            a = element_pointer(context, builder, signature.args[3], a_array, a_at)
+            b = element_pointer(context, builder, signature.args[6], b_array, b_at)
+            c_rows, a_rows = (_rows(builder, *place, rows) for place in ((c, c_step), (a, a_step)))
+
+            def emit(formula: Callable[[Value], Value]) -> None:
+                def read(step: Any) -> list[Any]:
+                    row = builder.gep(b, [builder.mul(step, b_step)])
+                    loaded = (Value(builder, _load_vector(builder, row, part)) for part in range(vectors))
+                    return [formula(value).ir for value in loaded]
+
+                start = [[_load_vector(builder, row, part) for part in range(vectors)] for row in c_rows]
+                _store_block(builder, c_rows, _sum_products(builder, count, start, a_rows, read))
+
+            def choose(left: list[tuple[int, Callable[[Value], Value]]]) -> None:
+                (number, formula), *others = left
+                if not others:
+                    emit(formula)
+                    return
+                with builder.if_else(builder.icmp_signed("==", chosen, INDEX(number))) as (this, other):
+                    with this:
+                        emit(formula)
+                    with other:
+                        choose(others)
+
+            choose(list(formulas.items()))
+            return context.get_dummy_value()
+
+        number = types.intp
+        block = (c, number, number, a, number, number, b, number, number)
+        return types.void(*block, number, number), codegen
+
+    return intrinsic(typed)
+
+
+@intrinsic
+def multiply_add(typing_context: Any, factor: Any, value: Any, summand: Any) -> Any:
+    """Return ``factor * value + summand`` of float32 numbers, rounded as `multiply_block` does."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        one, two, three = (Value(builder, number) for number in args)
+        return one.times_plus(two, three).ir
+
+    number = types.float32
+    return number(number, number, number), codegen
 
 
 @intrinsic
