@@ -62,7 +62,7 @@ class Chunk:
     @property
     def weight(self) -> int:
         """Rows times tiles: what the partition balances."""
-        return self.rows * max(1, len(self.columns))
+        return self.rows * len(self.columns)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
