@@ -103,3 +103,52 @@ def test_types_of_single_tensors_are_refused():
     layout = dataclasses.replace(Layout(), score_dtype=FLOAT)
     with pytest.raises(ts.TilesimError, match=r"score_dtype.*policy"):
         measure_memory(x, x, x, layout=layout)
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    data=st.data(),
+    problem=problems(max_seq_q=30, max_seq_kv=70, max_dim=20),
+    align=st.sampled_from(["bottom-right", "top-left"]),
+)
+def test_alignment_and_lengths_are_those_of_the_kernel(data, problem, align):
+    batch, seq_kv = problem.q.shape[0], problem.k.shape[2]
+    options = {
+        "tile": data.draw(tiles(problem.kv_tile)),
+        "mask": problem.mask,
+        "window": problem.window,
+        "scale": problem.scale,
+        "align": align,
+        "key_lengths": data.draw(st.none() | st.tuples(*[st.integers(0, seq_kv)] * batch)),
+    }
+    q, k, v = problem.q, problem.k, problem.v
+    got = measure_memory(q, k, v, **options, allow_over_budget=True, poison=True)
+    output, lse = ts.attention(q, k, v, **options, return_lse=True)
+    np.testing.assert_array_equal(got.output.astype(np.float32), output)
+    np.testing.assert_array_equal(got.lse, lse)
+    for name, measured in got.measured_bytes.items():
+        assert measured <= got.projected_bytes[name]
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"attn_mask": np.ones((8, 8), bool)}, "attn_mask"),
+        ({"softcap": 3.0}, "softcap"),
+        ({"alibi_slopes": np.ones(1)}, "alibi"),
+        ({"sinks": np.ones(1)}, "sinks"),
+        ({"tile": ts.Tile(kv_splits=2)}, "kv_splits"),
+    ],
+)
+def test_what_is_planned_only_is_refused_in_one_line(options, name):
+    x = np.ones((1, 1, 8, 4), np.float16)
+    with pytest.raises(ts.ConfigError, match=f"^{name}: got .*measured") as error:
+        measure_memory(x, x, x, **options)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("shape", [(0, 1, 8, 4), (1, 1, 0, 4), (1, 1, 8, 0)])
+def test_empty_tensors_hold_nothing_but_the_workspace(shape):
+    x = np.ones(shape, np.float16)
+    got = measure_memory(x, x, x, scale=1.0, poison=True)
+    assert got.output.shape == shape

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -24,11 +24,13 @@ from tilesim.memory.tracker import NUMPY_TYPES, Arena, Tracker
 from tilesim.platform import Platform
 from tilesim.precision import DEFAULT_PRECISION, Precision
 from tilesim.precision import precision as find_precision
+from tilesim.problem import read_problem
 from tilesim.softmax.flash_v2 import update_tile
 from tilesim.softmax.tiling import is_basic_block
-from tilesim.tensors import Tensors, check_scale, check_tensors, to_data_type
+from tilesim.tensors import Tensors, to_data_type
 from tilesim.tile import Tile
 from tilesim.units import align_up, ceil_div
+from tilesim.variant import VariantOptions
 
 Array = npt.NDArray[Any]
 
@@ -68,13 +70,14 @@ def measure_memory(
     *,
     tile: Tile | None = None,
     precision: str | Precision = DEFAULT_PRECISION,
-    mask: str = "causal",
+    mask: Any = "causal",
     window: Window = None,
     scale: float | None = None,
     platform: str | Path | Platform = "ascend910b4",
     layout: Layout = REFERENCE_LAYOUT,
     allow_over_budget: bool = False,
     poison: bool = False,
+    **options: Unpack[VariantOptions],
 ) -> MeasuredLaunch:
     """Run one launch inside its planned memory and return what it held.
 
@@ -87,30 +90,42 @@ def measure_memory(
     poison : bool
         Debug option: fill storage with NaN before it is first used and after it is given back, so that a
         kernel that reads what it must not gives NaN.
+    **options
+        align and key_lengths of `tilesim.VariantOptions`; the others are refused.
 
     Raises
     ------
     BudgetError
         If the configuration does not fit, unless `allow_over_budget`.
     ConfigError
-        As `tilesim.simulate`, and if `layout` sets the type of a tensor.
+        As `tilesim.simulate`, if `layout` sets the type of a tensor, and for mask tensors, softcap, ALiBi,
+        sinks and split keys, which are planned but not run here.
     InputError, DTypeError
         For tensors that are malformed or do not belong together.
     """
-    tensors = check_tensors(q, k, v)
+    problem = read_problem(q, k, v, mask=mask, window=window, scale=scale, options=options)
     policy = find_precision(precision)
     for field in dataclasses.fields(layout):
         chosen = getattr(layout, field.name)
         if field.name.endswith("_dtype") and chosen is not None:
             rule = "must be None: a measured launch runs with the types of the policy"
             raise ConfigError(f"Layout.{field.name}", chosen.name, rule)
-    workload = tensors.workload(mask, window)
-    plan = budget(workload, tile or Tile(), policy, platform, layout=layout)
+    plan = budget(problem.workload, tile or Tile(), policy, platform, layout=layout)
+    _refuse_variants(plan)
     if not allow_over_budget:
         plan.require()
-    factor = check_scale(scale, workload.head_dim)
     with np.errstate(over="ignore", invalid="ignore", under="ignore", divide="ignore"):
-        return _Launch(plan, tensors, factor, Tracker(plan, poison=poison)).run()
+        return _Launch(plan, problem.tensors, problem.scale, Tracker(plan, poison=poison)).run()
+
+
+def _refuse_variants(plan: Budget) -> None:
+    """Refuse what needs buffers that a measured launch does not fill."""
+    asked = {name: getattr(plan.workload, name) for name in ("attn_mask", "softcap", "alibi", "sinks")}
+    if plan.tile.kv_splits > 1:
+        asked["kv_splits"] = plan.tile.kv_splits
+    for name, value in asked.items():
+        if value:
+            raise ConfigError(name, value, "must be left out where memory is measured: it is only planned")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,16 +170,15 @@ class _Launch:
         for batch, head in np.ndindex(workload.batch, workload.heads):
             for top in range(0, workload.seq_q, self.query_rows):
                 rows = min(self.query_rows, workload.seq_q - top)
-                starts, stops = self.visible(top, rows)
+                starts, stops = self.visible(batch, top, rows)
                 seen = range(int(starts.min()) // kv_tile, ceil_div(int(stops.max()), kv_tile))
                 yield _Task(batch, head, top, rows, seen if (stops > starts).any() else range(0))
 
-    def visible(self, top: int, rows: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    def visible(self, batch: int, top: int, rows: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Return the first visible key and the one after the last of each query row."""
         workload = self.workload
-        return workload.band.key_range(
-            np.arange(top, top + rows, dtype=np.int64), workload.seq_q, workload.seq_kv
-        )
+        own = np.arange(top, top + rows, dtype=np.int64)
+        return workload.band.key_range(own, workload.seq_q, workload.lengths[batch])
 
     def run_task(self, task: _Task) -> None:
         cores = self.plan.platform.vector_cores_per_cube
@@ -185,7 +199,7 @@ class _Launch:
     def keys(self, task: _Task, turn: int) -> slice:
         """Return the keys of a task's tile."""
         low = task.tiles[turn] * self.tile.kv_tile
-        return slice(low, min(low + self.tile.kv_tile, self.workload.seq_kv))
+        return slice(low, min(low + self.tile.kv_tile, self.workload.lengths[task.batch]))
 
     def slot(self, tensor: str, turn: int) -> Array:
         """Return the exchange slot of the first core for a tile: (query_rows, columns)."""
@@ -216,7 +230,7 @@ class _Cube:
         group = launch.workload.heads // launch.workload.kv_heads
         value = launch.gm["v"][task.batch, task.head // group, keys]
         # A key that no row of the tile sees has probability 0, but 0 * inf is NaN: leave such values out.
-        starts, stops = launch.visible(task.top, task.rows)
+        starts, stops = launch.visible(task.batch, task.top, task.rows)
         probability = launch.slot("probability", turn)[: task.rows, : value.shape[0]]
         target = launch.slot("partial", turn)[: task.rows]
         if np.isfinite(value).all():
@@ -353,7 +367,7 @@ class _VectorCore:
 
     def mask(self, score: Array, top: int, keys: slice) -> None:
         """Put -inf where a row does not see a key, by way of the mask buffer where there is one."""
-        starts, stops = self.launch.visible(top, score.shape[0])
+        starts, stops = self.launch.visible(self.task.batch, top, score.shape[0])
         key = np.arange(keys.start, keys.stop)
         hidden = (key < starts[:, None]) | (key >= stops[:, None])
         if not self.launch.layout.mask_buffers:
