@@ -32,6 +32,9 @@ def test_seq_stands_for_query_rows_and_keys_follow():
         ("query_rows", "auto, 64", (None, 64)),
         ("precision", "float,half-data-half-state", ("float", "half-data-half-state")),
         ("window", "7;7,3", ("7", "7,3")),
+        ("softcap", "0, 30,12.5", (0.0, 30.0, 12.5)),
+        ("align", "top-left,bottom-right", ("top-left", "bottom-right")),
+        ("kv_splits", "1:8", (1, 2, 4, 8)),
     ],
 )
 def test_lists_and_ranges(name, text, values):
@@ -53,6 +56,10 @@ def test_malformed_lists_name_the_option(text):
         ({"kv_tile": ["x"]}, "kv_tile"),
         ({"kv_tile": [None]}, "must have a value"),
         ({"mask": [3]}, "text"),
+        ({"softcap": [-1]}, "softcap.*>= 0"),
+        ({"softcap": ["x"]}, "softcap.*>= 0"),
+        ({"alibi": ["yes"]}, "alibi.*true or false"),
+        ({"kv_splits": [0]}, "kv_splits"),
         ({"kv_tile": list(range(1, 5000)), "heads": list(range(1, 5000))}, "at most"),
     ],
 )

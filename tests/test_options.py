@@ -29,6 +29,21 @@ def test_malformed_windows(text):
         parse_window(text)
 
 
+@pytest.mark.parametrize("text", ["", "1,", "-1", "1.5", "a", "1;2", "\u0663"])
+def test_malformed_key_lengths(text):
+    with pytest.raises(ConfigError, match="--key-lengths: got .*integers >= 0"):
+        WorkloadOptions(key_lengths=text).workload()
+
+
+def test_variants_reach_the_workload():
+    workload = WorkloadOptions(
+        batch=2, seq=64, align="top-left", key_lengths="64, 0", softcap=30.0, alibi=True, sinks=True
+    ).workload()
+    assert (workload.align, workload.key_lengths, workload.softcap) == ("top-left", (64, 0), 30.0)
+    assert workload.alibi
+    assert workload.sinks
+
+
 def test_seq_sets_both_lengths_unless_one_is_given_apart():
     assert WorkloadOptions(seq=64).sizes == {"seq_q": 64, "seq_kv": 64}
     assert WorkloadOptions(seq=64, seq_q=1).sizes == {"seq_q": 1, "seq_kv": 64}

@@ -64,6 +64,23 @@ def test_rows_are_what_budget_and_estimate_say(table):
             assert row["time_us"] is None
 
 
+def test_variants_are_axes(tmp_path):
+    axes = {
+        "heads": [2], "seq_q": [4], "seq_kv": [600], "head_dim": [16], "align": ["bottom-right", "top-left"],
+        "softcap": [0, 30], "alibi": [False, True], "sinks": [True], "kv_tile": [128], "kv_splits": [1, 3],
+    }  # fmt: skip
+    rows = sweep(**axes, output=tmp_path / "rows.csv").rows
+    assert len(rows) == 16
+    assert read_rows(tmp_path / "rows.csv") == rows
+    for row in rows:
+        variant = {name: row[name] for name in ("align", "softcap", "alibi", "sinks")}
+        workload = ts.Workload(heads=2, seq_q=4, seq_kv=600, head_dim=16, **variant)
+        tile = ts.Tile(kv_tile=128, kv_splits=row["kv_splits"])
+        assert row["time_us"] == ts.estimate(workload, tile, row["precision"], row["platform"]).time_us
+    run = sweep(**{**axes, "align": ["top-left"]}, run=True, errors=True).rows
+    assert all(0 < row["run_rms_error"] < 1e-2 for row in run)
+
+
 def test_processes_give_the_same_rows(table, monkeypatch):
     monkeypatch.setattr(MODULE, "CHUNK", 5)
     assert sweep(**AXES, workers=2).rows == table.rows

@@ -12,7 +12,7 @@ from tilesim.units import format_bytes
 
 OBJECTIVES = ("time_us", "ub_used_bytes", "sample_rms_error")
 """What is wanted small: device time, UB use, and error on real data where it was measured."""
-TILE_AXES = ("softmax_rows", "kv_tile", "query_rows", "slots", "precision")
+TILE_AXES = ("softmax_rows", "kv_tile", "query_rows", "slots", "kv_splits", "precision")
 """What a kernel author chooses; the other axes are the problem."""
 
 Row = Mapping[str, Any]

@@ -87,13 +87,14 @@ def run(
         # simulate() would refuse as well, but only after the tensors are made.
         plan_budget(workload.workload(), kernel.tile(), kernel.precision, kernel.platform).require()
     (q, k, v), origin = opt.tensors(source, workload, seed)
+    variant, notes = opt.variant(source, workload, q)
     problem: dict[str, Any] = {
         "tile": kernel.tile(),
         "precision": kernel.precision,
         "scale": scale,
         "platform": kernel.platform,
         "allow_over_budget": allow_over_budget,
-        **workload.sight,
+        **variant,
     }
     with progress_bar(quiet=output.quiet) as progress:
         result = simulate(
@@ -115,7 +116,7 @@ def run(
         save_arrays(out, {"output": result.output, "lse": result.lse, **mark})
     _export(plot, None, lambda plots: plots.plot_simulation(result), [])
     if not output.quiet:
-        for note in result.warnings:
+        for note in (*notes, *result.warnings):
             _complain(f"note: {note}")
     _show(output, result.to_dict, lambda report, width: report.simulation_report(result, origin, width))
     return DONE

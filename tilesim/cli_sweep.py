@@ -16,7 +16,7 @@ from cyclopts import Parameter
 from tilesim.advise import Advice, advise
 from tilesim.errors import OutputError
 from tilesim.files import atomic_write, check_writable
-from tilesim.grid import AXES, Grid, load_grid, parse_axis
+from tilesim.grid import AXES, FLAGS, Grid, load_grid, parse_axis
 from tilesim.options import OutputOptions, Whole
 from tilesim.results_file import SUFFIXES
 from tilesim.sweep import Progress, SweepTable, sample_rms_error, sweep
@@ -55,6 +55,14 @@ class GridOptions:
         causal, full or window.
     window
         Windows, separated by semicolons: N or LEFT,RIGHT.
+    align
+        bottom-right or top-left.
+    softcap
+        Softcaps; 0 for none.
+    alibi
+        With ALiBi.
+    sinks
+        With a sink for each head.
     softmax_rows
         SOFTMAX_ROWS.
     kv_tile
@@ -63,6 +71,8 @@ class GridOptions:
         Query rows of one task; auto for the reference rule.
     slots
         Slots.
+    kv_splits
+        Parts of the keys that are tasks of their own.
     precision
         Precision policies.
     platform
@@ -78,17 +88,26 @@ class GridOptions:
     head_dim: str | None = None
     mask: str | None = None
     window: str | None = None
+    align: str | None = None
+    softcap: str | None = None
+    alibi: bool | None = None
+    sinks: bool | None = None
     softmax_rows: str | None = None
     kv_tile: str | None = None
     query_rows: str | None = None
     slots: str | None = None
+    kv_splits: str | None = None
     precision: str | None = None
     platform: str | None = None
 
     def axes(self) -> dict[str, tuple[Any, ...]]:
         """Return the values of the axes that were given."""
         given = {name: getattr(self, name) for name in (*AXES, "seq")}
-        return {name: parse_axis(name, text) for name, text in given.items() if text is not None}
+        return {
+            name: (value,) if name in FLAGS else parse_axis(name, value)
+            for name, value in given.items()
+            if value is not None
+        }
 
 
 def sweep_command(

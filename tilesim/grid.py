@@ -14,19 +14,22 @@ from typing import Any
 from tilesim._checks import whole_number
 from tilesim.errors import ConfigError, InputError, UnknownNameError, did_you_mean
 from tilesim.masks import parse_window
+from tilesim.workload import check_softcap
 
 AXES = (
-    "batch", "heads", "kv_heads", "seq_q", "seq_kv", "head_dim", "mask", "window", "softmax_rows", "kv_tile",
-    "query_rows", "slots", "precision", "platform",
+    "batch", "heads", "kv_heads", "seq_q", "seq_kv", "head_dim", "mask", "window", "align", "softcap",
+    "alibi", "sinks", "softmax_rows", "kv_tile", "query_rows", "slots", "kv_splits", "precision", "platform",
 )  # fmt: skip
 """Names of the axes; the last one varies fastest."""
 DEFAULTS: Mapping[str, tuple[Any, ...]] = {
     "batch": (1,), "heads": (32,), "kv_heads": (None,), "seq_q": (1024,), "seq_kv": (None,),
-    "head_dim": (128,), "mask": ("causal",), "window": (None,), "softmax_rows": (8,), "kv_tile": (512,),
-    "query_rows": (None,), "slots": (2,), "precision": ("half-data-float-state",),
+    "head_dim": (128,), "mask": ("causal",), "window": (None,), "align": ("bottom-right",),
+    "softcap": (0.0,), "alibi": (False,), "sinks": (False,), "softmax_rows": (8,), "kv_tile": (512,),
+    "query_rows": (None,), "slots": (2,), "kv_splits": (1,), "precision": ("half-data-float-state",),
     "platform": ("ascend910b4",),
 }  # fmt: skip
-TEXTS = ("mask", "window", "precision", "platform")
+TEXTS = ("mask", "window", "align", "precision", "platform")
+FLAGS = ("alibi", "sinks")
 OPTIONAL = ("kv_heads", "seq_kv", "query_rows", "window")
 """Axes that take ``auto``: as many as query heads, as long as the queries, the reference rule, none."""
 MOST = 10_000_000
@@ -100,6 +103,12 @@ def _value(name: str, value: Any) -> Any:
         if not isinstance(value, str):
             raise ConfigError(f"grid {name}", value, "must be a text")
         return value
+    if name in FLAGS:
+        if not isinstance(value, bool):
+            raise ConfigError(f"grid {name}", value, "must be true or false")
+        return value
+    if name == "softcap":
+        return check_softcap("grid softcap", value)
     return whole_number(f"grid {name}", value)
 
 
@@ -120,10 +129,19 @@ def parse_axis(name: str, text: str) -> tuple[Any, ...]:
         raise ConfigError(where, text, "must be values separated by commas, none of them empty")
     if name in TEXTS:
         return tuple(parts)
+    if name == "softcap":
+        return tuple(check_softcap(where, _decimal(part)) for part in parts)
     values: list[Any] = []
     for part in parts:
         values += [None] if part == "auto" and name in OPTIONAL else _numbers(where, part)
     return tuple(values)
+
+
+def _decimal(part: str) -> float | str:
+    try:
+        return float(part)
+    except ValueError:
+        return part
 
 
 def _numbers(where: str, part: str) -> list[int]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import zipfile
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -19,6 +20,9 @@ Arrays = tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]
 
 NAMES = ("q", "k", "v")
 """Names of queries, keys and values in a file, unless others are asked for."""
+
+VARIANT_NAMES = ("attn_mask", "alibi_slopes", "sinks", "key_lengths")
+"""Names of further arrays of an .npz file, by the names of `tilesim.VariantOptions`."""
 
 LISTED_NAMES, LISTED_CHARACTERS = 20, 60
 """Names that a message lists at most, and characters of each: a file may hold thousands."""
@@ -71,21 +75,50 @@ def load_tensors(path: str | Path, names: Sequence[str] = NAMES) -> Arrays:
         ) from None
 
 
+def load_variant(path: str | Path, used: Sequence[str] = NAMES) -> dict[str, npt.NDArray[Any]]:
+    """Return the arrays of `VARIANT_NAMES` that an .npz file holds; a .safetensors file has none.
+
+    Parameters
+    ----------
+    path : str or path
+        A file that `load_tensors` has read.
+    used : sequence of str
+        Names that stand for queries, keys or values.
+
+    Raises
+    ------
+    InputError
+        If the file is damaged.
+    """
+    if Path(path).suffix.lower() == ".safetensors":
+        return {}
+    with open(path, "rb") as file, _npz_arrays(str(path), file, used) as arrays:
+        held = [name for name in VARIANT_NAMES if name in arrays.files and name not in used]
+        return {name: _named_type(arrays[name]) for name in held}
+
+
 def _from_npz(where: str, file: IO[bytes], names: Sequence[str]) -> Arrays:
+    with _npz_arrays(where, file, names) as arrays:
+        _require(where, arrays.files, names)
+        q, k, v = (_named_type(arrays[name]) for name in names)
+    return q, k, v
+
+
+@contextlib.contextmanager
+def _npz_arrays(where: str, file: IO[bytes], names: Sequence[str]) -> Iterator[Any]:
+    """Open an .npz file, and say so if reading an array of it fails."""
     try:
         loaded = np.load(file, allow_pickle=False)
         if not isinstance(loaded, np.lib.npyio.NpzFile):
             rule = f"must be an .npz file with arrays {_enumerated(names)}"
             raise InputError(where, "a single .npy array", rule)
         with loaded as arrays:
-            _require(where, arrays.files, names)
-            q, k, v = (_named_type(arrays[name]) for name in names)
+            yield arrays
     except InputError:
         raise
     except _DAMAGE as error:
         rule = f"must be an .npz file as np.savez writes it: {error}"
         raise InputError(where, "a damaged file", rule) from None
-    return q, k, v
 
 
 def _named_type(array: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -125,3 +125,21 @@ def parse_window(text: str | None) -> Window:
         raise ConfigError("--window", text, rule)
     left, *right = (None if side == "none" else int(side) for side in sides)
     return (left, right[0] if right else 0)
+
+
+def parse_key_lengths(text: str | None) -> tuple[int, ...] | None:
+    """Return the key lengths that N,N,... stands for, one for each batch element.
+
+    Raises
+    ------
+    ConfigError
+        If a part is no integer >= 0.
+    """
+    if text is None:
+        return None
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() for part in parts):
+        raise ConfigError(
+            "--key-lengths", text, "must be integers >= 0 separated by commas, one a batch element"
+        )
+    return tuple(int(part) for part in parts)

@@ -8,20 +8,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import numpy.typing as npt
 from cyclopts import Parameter, Token
 
 from tilesim._checks import one_of, whole_number
 from tilesim.dtypes import BFLOAT16, FLOAT, HALF
 from tilesim.errors import ConfigError
-from tilesim.input_files import NAMES, load_tensors
-from tilesim.masks import parse_window
+from tilesim.input_files import NAMES, load_tensors, load_variant
+from tilesim.masks import parse_key_lengths, parse_window
 from tilesim.memory.layout import REFERENCE_LAYOUT, Layout
 from tilesim.precision import DEFAULT_PRECISION, PRECISIONS
 from tilesim.samples import load_sample, random_tensors
 from tilesim.simulate import DEFAULT_PLATFORM
 from tilesim.tensors import DEFAULT_LAYOUT, LAYOUTS, in_layout
 from tilesim.tile import Tile
+from tilesim.variant import standard_slopes
 from tilesim.workload import Workload
 
 Tensor = npt.NDArray[Any]
@@ -48,7 +50,8 @@ class InputOptions:
     Attributes
     ----------
     input
-        An .npz or .safetensors file with arrays q, k and v.
+        An .npz or .safetensors file with arrays q, k and v. Arrays attn_mask, alibi_slopes, sinks and
+        key_lengths of an .npz file are used as well.
     q_name
         Name of the queries in that file. [default: q]
     k_name
@@ -69,14 +72,19 @@ class InputOptions:
     def load(self) -> tuple[Tensor, Tensor, Tensor] | None:
         """Return queries, keys and values of the file, None without one."""
         one_of("--layout", self.layout, LAYOUTS)
-        given = [getattr(self, f"{name}_name") for name in NAMES]
         if self.input is not None:
-            chosen = (name if other is None else other for name, other in zip(NAMES, given, strict=True))
-            return load_tensors(self.input, tuple(chosen))
-        for name, other in zip(NAMES, given, strict=True):
+            return load_tensors(self.input, self.names)
+        for name in NAMES:
+            other = getattr(self, f"{name}_name")
             if other is not None:
                 raise ConfigError(f"--{name}-name", other, "must be left out without --input")
         return None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of queries, keys and values in the file."""
+        given = {name: getattr(self, f"{name}_name") for name in NAMES}
+        return tuple(name if other is None else other for name, other in given.items())
 
 
 @Parameter(name="*")
@@ -104,6 +112,17 @@ class WorkloadOptions:
         What a query sees: causal, full or window. [default: causal]
     window
         Keys before and after the query's own position, N or LEFT,RIGHT; with --mask window.
+    align
+        Where queries stand among the keys if there are more or fewer: bottom-right, the last query at the
+        last key, or top-left. [default: bottom-right]
+    key_lengths
+        Keys that count in each batch element, separated by commas.
+    softcap
+        Scaled scores s become softcap * tanh(s / softcap). [default: 0, none]
+    alibi
+        Subtract slope times distance from scores; without slopes in the input 2^(-8(h+1)/heads) for head h.
+    sinks
+        Give each head a logit that takes part in the sum; without sinks in the input 0.
     """
 
     batch: Whole | None = None
@@ -115,6 +134,11 @@ class WorkloadOptions:
     head_dim: Whole | None = None
     mask: str | None = None
     window: str | None = None
+    align: str = Workload.align
+    key_lengths: str | None = None
+    softcap: float = Workload.softcap
+    alibi: bool = False
+    sinks: bool = False
 
     @property
     def sizes(self) -> dict[str, Any]:
@@ -127,13 +151,19 @@ class WorkloadOptions:
 
     @property
     def sight(self) -> dict[str, Any]:
-        """Mask and window, by the names of `Workload`."""
+        """What a query sees and what becomes of scores, by the names of `Workload` and `VariantOptions`."""
         window = parse_window(self.window)
-        return {"mask": self.mask or ("causal" if window is None else "window"), "window": window}
+        return {
+            "mask": self.mask or ("causal" if window is None else "window"),
+            "window": window,
+            "align": self.align,
+            "key_lengths": parse_key_lengths(self.key_lengths),
+            "softcap": self.softcap,
+        }
 
     def workload(self) -> Workload:
         """Return the workload; sizes not given take its defaults."""
-        return Workload(**self.sizes, **self.sight)
+        return Workload(**self.sizes, **self.sight, alibi=self.alibi, sinks=self.sinks)
 
 
 @Parameter(name="*")
@@ -151,6 +181,8 @@ class KernelOptions:
         Query rows of one task. [default: the reference rule]
     slots
         Score, probability and partial slots.
+    kv_splits
+        Parts of the keys that are tasks of their own, combined at the end; for decoding.
     precision
         Precision policy: half-data-float-state, half-data-half-state, float-data-float-state,
         bfloat16-data-float-state or float.
@@ -162,13 +194,18 @@ class KernelOptions:
     kv_tile: Whole = Tile.kv_tile
     query_rows: Whole | None = None
     slots: Whole = Tile.slots
+    kv_splits: Whole = Tile.kv_splits
     precision: str = DEFAULT_PRECISION
     platform: str = DEFAULT_PLATFORM
 
     def tile(self) -> Tile:
         """Return the tile."""
         return Tile(
-            softmax_rows=self.softmax_rows, kv_tile=self.kv_tile, query_rows=self.query_rows, slots=self.slots
+            softmax_rows=self.softmax_rows,
+            kv_tile=self.kv_tile,
+            query_rows=self.query_rows,
+            slots=self.slots,
+            kv_splits=self.kv_splits,
         )
 
 
@@ -294,6 +331,28 @@ def tensors(
         made, origin = load_sample(), "bundled sample: SmolLM2-135M layer 18, 1,024 tokens"
     q, k, v = (in_layout(x, source.layout) for x in made)
     return (q, k, v), origin
+
+
+def variant(source: InputOptions, options: WorkloadOptions, q: Tensor) -> tuple[dict[str, Any], list[str]]:
+    """Return what `simulate` takes beside tensors and sizes, and notes on where it comes from.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be used.
+    ConfigError
+        If key lengths stand in the file and among the options.
+    """
+    found = {} if source.input is None else load_variant(source.input, source.names)
+    notes = [f"{source.input} holds {', '.join(found)}, used as well"] if found else []
+    if "key_lengths" in found and options.key_lengths is not None:
+        raise ConfigError("--key-lengths", options.key_lengths, f"must be left out: {source.input} has some")
+    heads = in_layout(q, source.layout).shape[1] if q.ndim == 4 else 1
+    if options.alibi and "alibi_slopes" not in found:
+        found["alibi_slopes"] = standard_slopes(heads)
+    if options.sinks and "sinks" not in found:
+        found["sinks"] = np.zeros(heads)
+    return {**options.sight, **found}, notes
 
 
 def _agree(sizes: dict[str, int], loaded: tuple[Tensor, Tensor, Tensor], source: InputOptions) -> None:

@@ -23,6 +23,8 @@ from tilesim.timing import DeviceTime
 from tilesim.units import format_bytes, format_seconds, format_size
 from tilesim.workload import Workload
 
+LISTED_LENGTHS = 4
+"""Key lengths that are listed one by one."""
 FASTEST = 10
 """Rows of the table of a sweep."""
 PLAIN_WIDTH = 116
@@ -100,10 +102,11 @@ def _stages(first: str, last: str) -> str:
 
 def _configuration(budget: Budget) -> str:
     tile = budget.tile
+    splits = f"key splits {tile.kv_splits}, " if tile.kv_splits > 1 else ""
     return (
         f"{workload_line(budget.workload)}\n"
         f"SOFTMAX_ROWS {tile.softmax_rows}, KV_TILE {tile.kv_tile}, query rows {tile.query_rows}, "
-        f"slots {tile.slots}, {budget.precision.name}"
+        f"slots {tile.slots}, {splits}{budget.precision.name}"
     )
 
 
@@ -116,8 +119,24 @@ def workload_line(workload: Workload) -> str:
     width = "" if workload.head_dim_v == workload.head_dim else f" (values {workload.head_dim_v})"
     return (
         f"batch {workload.batch}, {heads}, {workload.seq_q} queries x {workload.seq_kv} keys, "
-        f"head dim {workload.head_dim}{width}, {mask}"
+        f"head dim {workload.head_dim}{width}, {', '.join([mask, *_variant(workload)])}"
     )
+
+
+def _variant(workload: Workload) -> list[str]:
+    """Return what is out of the ordinary about a workload."""
+    lengths = workload.key_lengths or ()
+    listed = ", ".join(str(length) for length in lengths[:LISTED_LENGTHS])
+    more = f" and {len(lengths) - LISTED_LENGTHS:,} more" if len(lengths) > LISTED_LENGTHS else ""
+    parts = {
+        f"aligned {workload.align}": workload.align != Workload.align,
+        f"key lengths {listed}{more}": workload.key_lengths is not None,
+        f"{workload.attn_mask} mask tensor": workload.attn_mask is not None,
+        f"softcap {workload.softcap:g}": workload.softcap > 0,
+        "ALiBi": workload.alibi,
+        "sinks": workload.sinks,
+    }
+    return [text for text, present in parts.items() if present]
 
 
 def _ub_line(ub: MemoryBudget) -> str:

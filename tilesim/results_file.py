@@ -135,12 +135,12 @@ def read_rows(path: str | Path) -> list[dict[str, Any]]:
 
 
 def _typed(row: Mapping[str, str]) -> dict[str, Any]:
-    return {name: _number(value) for name, value in row.items()}
+    return {name: _parsed(value) for name, value in row.items()}
 
 
-def _number(text: str) -> Any:
-    if text == "":
-        return None
+def _parsed(text: str) -> Any:
+    if text in ("", "True", "False"):
+        return {"": None, "True": True, "False": False}[text]
     for kind in (int, float):
         with contextlib.suppress(ValueError):
             return kind(text)

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from tilesim.errors import TilesimError
 from tilesim.executors import open_executor
 from tilesim.grid import AXES, Grid
@@ -19,6 +21,7 @@ from tilesim.samples import load_sample, random_tensors
 from tilesim.simulate import simulate
 from tilesim.tile import Tile
 from tilesim.timing import estimate
+from tilesim.variant import standard_slopes
 from tilesim.workload import Workload
 
 MODEL_VERSION = 1
@@ -249,7 +252,10 @@ def _window_text(window: Any) -> str | None:
 
 
 def _workload(point: dict[str, Any]) -> Workload:
-    names = ("batch", "heads", "kv_heads", "seq_q", "seq_kv", "head_dim", "mask")
+    names = (
+        "batch", "heads", "kv_heads", "seq_q", "seq_kv", "head_dim", "mask", "align", "softcap", "alibi",
+        "sinks",
+    )  # fmt: skip
     window = point["window"]
     return Workload(
         **{name: point[name] for name in names}, window=tuple(window) if isinstance(window, list) else window
@@ -257,7 +263,8 @@ def _workload(point: dict[str, Any]) -> Workload:
 
 
 def _tile(point: dict[str, Any]) -> Tile:
-    return Tile(**{name: point[name] for name in ("softmax_rows", "kv_tile", "query_rows", "slots")})
+    names = ("softmax_rows", "kv_tile", "query_rows", "slots", "kv_splits")
+    return Tile(**{name: point[name] for name in names})
 
 
 def _estimated(workload: Workload, tile: Tile, precision: Any, platform: Any) -> dict[str, Any]:
@@ -273,7 +280,6 @@ def _estimated(workload: Workload, tile: Tile, precision: Any, platform: Any) ->
 
 def _measured(workload: Workload, tile: Tile, point: dict[str, Any], seed: int) -> dict[str, Any]:
     q, k, v = random_tensors(workload, seed)
-    window = point["window"]
     result = simulate(
         q,
         k,
@@ -281,9 +287,13 @@ def _measured(workload: Workload, tile: Tile, point: dict[str, Any], seed: int) 
         tile=tile,
         precision=point["precision"],
         mask=workload.mask,
-        window=tuple(window) if isinstance(window, list) else window,
+        window=workload.window,
         platform=point["platform"],
         compare=(),
+        align=workload.align,
+        softcap=workload.softcap,
+        alibi_slopes=standard_slopes(workload.heads) if workload.alibi else None,
+        sinks=np.zeros(workload.heads) if workload.sinks else None,
     )
     stats = result.errors[point["precision"]]
     return {

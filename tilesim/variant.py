@@ -165,6 +165,11 @@ def _check_numbers(
     return numbers
 
 
+def standard_slopes(heads: int) -> npt.NDArray[np.float64]:
+    """Return the slopes of the paper that introduced ALiBi: ``2 ** (-8 * (h + 1) / heads)`` for head h."""
+    return 2.0 ** (-8.0 * np.arange(1, heads + 1) / heads)
+
+
 def require_no_variant(name: str, value: Any) -> None:
     """Refuse a mask given twice.
 
