@@ -35,15 +35,24 @@ def jit(function: F) -> F:
     return _compile(function, forceinline=True)
 
 
+def jit_entry(function: F) -> F:
+    """Compile like `jit`, but leave inlining to the compiler: for what is called from Python."""
+    return _compile(function)
+
+
 def jit_apart(function: F) -> F:
-    """Compile like `jit`, but leave inlining to the compiler: for rare paths and for entry points."""
-    return _compile(function, forceinline=False)
+    """Compile like `jit_entry`, for kernels only: what Python would need to call it is left out."""
+    return _compile(function, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
 
-def _compile(function: F, *, forceinline: bool) -> F:
+def jit_within(function: F) -> F:
+    """Compile as part of each caller: for steps of one kernel, which would else be compiled once more."""
+    return _compile(function, inline="always")
+
+
+def _compile(function: F, **more: Any) -> F:
     # Without reference counts, an atomic operation for every slice: hence kernels allocate nothing.
-    options = {"nogil": True, "error_model": "numpy", "fastmath": False, "_nrt": False}
-    options["forceinline"] = forceinline
+    options = {"nogil": True, "error_model": "numpy", "fastmath": False, "_nrt": False, **more}
     try:
         dispatcher: Any = _njit(cache=True, **options)(function)
     except RuntimeError:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from tilesim.kernels._jit import jit, jit_apart
+from tilesim.kernels._jit import jit, jit_entry
 
 # Lanes of the cube core, then those of each vector core.
 CUBE_SCALAR, CUBE_MTE2, CUBE_MTE1, CUBE, CUBE_FIXP = range(5)
@@ -342,7 +342,7 @@ def _values(
     core.flags[PV_DONE - QK_READY, slot] = done + rates.flag
 
 
-@jit_apart
+@jit_entry
 def run_core(tasks: Any, tiles: Any, rates: Rates, shape: Shape, ending: Ending, core: Core) -> Any:
     """Run the tasks of one core and return the cycle at which the last output is in GM.
 
