@@ -18,7 +18,6 @@ import numpy as np
 import numpy.typing as npt
 
 from tilesim import scratch
-from tilesim._checks import require_compiler
 from tilesim.masks import Band
 from tilesim.precision import DEFAULT_PRECISION, PRECISIONS, Precision
 from tilesim.softmax.tiling import is_basic_block
@@ -100,7 +99,6 @@ def run_kernel(
         Worker threads; by default as many as Numba is set to use. Never changes a bit of the result.
     progress : callable, optional
     """
-    require_compiler()
     from tilesim.kernels import attention as kernel
 
     batch, heads, seq_q, depth = q.shape
