@@ -10,7 +10,7 @@ import pytest
 
 from tilesim import kernel_inputs
 from tilesim.kernels import attention, packing, softmax
-from tilesim.kernels._jit import jit_apart
+from tilesim.kernels._jit import jit_entry
 from tilesim.kernels.plain_softmax import plain_softmax_tile
 from tilesim.kernels.vector import PANEL_COLUMNS, padded_columns
 from tilesim.precision import PRECISIONS
@@ -21,13 +21,13 @@ from tilesim.tile import Tile
 KV_TILE, ROWS = 512, 8
 
 
-@jit_apart
+@jit_entry
 def multiply(count, c, c_stride, a, a_stride, b, b_panel, panels, depth):
     for _ in range(count):
         attention._multiply(c, c_stride, a, a_stride, b, b_panel, panels, depth)
 
 
-@jit_apart
+@jit_entry
 def softmax_tiles(count, scores, source, shape, start, stop, numerics, state, work):
     for _ in range(count):
         for i in range(scores.size):
@@ -39,7 +39,7 @@ def softmax_tiles(count, scores, source, shape, start, stop, numerics, state, wo
             softmax.softmax_tile(scores, shape, start, stop, True, numerics, carried, state, work)
 
 
-@jit_apart
+@jit_entry
 def pack(count, k, v, packed, kind):
     for _ in range(count):
         packing.pack_head(k, v, packed, 0, k.shape[0], kind)

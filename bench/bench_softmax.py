@@ -59,10 +59,10 @@ def numpy_softmax(src, in_sum, in_max, data, state):
 
 @functools.cache
 def compiled_loop():
-    from tilesim.kernels._jit import jit_apart
+    from tilesim.kernels._jit import jit_entry
     from tilesim.kernels.operator import softmax_operator
 
-    @jit_apart
+    @jit_entry
     def loop(count, outputs, src, carried, shape, numerics, scratch, bounds):
         for _ in range(count):
             softmax_operator(outputs, src, carried, shape, True, False, numerics, scratch, bounds)

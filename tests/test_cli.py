@@ -310,16 +310,6 @@ def test_standard_output_that_is_closed_is_no_error():
     assert done.stderr == ""
 
 
-def test_kernels_that_may_not_be_compiled_are_refused_in_one_line():
-    done = subprocess.run(
-        [sys.executable, "-m", "tilesim", "run", *SMALL],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "NUMBA_DISABLE_JIT": "1"},
-    )
-    refused((done.returncode, done.stdout, done.stderr), "NUMBA_DISABLE_JIT", "unset")
-
-
 def test_standard_output_that_cannot_be_written_is_one_line(monkeypatch, capsys):
     class Full(io.StringIO):
         def write(self, text):

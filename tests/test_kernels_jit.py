@@ -12,7 +12,7 @@ PROGRAM = """
 import sys
 sys.path.insert(0, sys.argv[1])
 from tilesim.kernels import softmax
-from tilesim.kernels._jit import jit_apart
+from tilesim.kernels._jit import jit_entry
 from tilesim.kernels.rows import CHUNK
 import tilesim.kernels.vector as vector
 vector.padded_columns(5)

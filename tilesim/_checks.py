@@ -43,17 +43,3 @@ def one_of(where: str, value: Any, allowed: Iterable[str]) -> str:
         hint = did_you_mean(value, names) if isinstance(value, str) else ""
         raise UnknownNameError(where, value, rule, "" if hint.startswith("known") else hint)
     return value
-
-
-def require_compiler() -> None:
-    """Refuse to go on where Numba is told not to compile: kernels are vector code and have no other form.
-
-    Raises
-    ------
-    ConfigError
-        If NUMBA_DISABLE_JIT is set.
-    """
-    import numba
-
-    if numba.config.DISABLE_JIT:  # type: ignore[attr-defined]
-        raise ConfigError("NUMBA_DISABLE_JIT", 1, "must be unset: kernels only exist compiled")

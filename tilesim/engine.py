@@ -18,7 +18,6 @@ import numpy as np
 import numpy.typing as npt
 
 from tilesim import kernel_inputs, scratch
-from tilesim._checks import require_compiler
 from tilesim.precision import DEFAULT_PRECISION, PRECISIONS, Precision
 from tilesim.problem import Problem, read_problem
 from tilesim.tensors import as_float32
@@ -92,7 +91,6 @@ def run_kernel(
         Worker threads; by default as many as Numba is set to use. Never changes a bit of the result.
     progress : callable, optional
     """
-    require_compiler()
     from tilesim.kernels import attention as kernel
 
     workload = problem.workload

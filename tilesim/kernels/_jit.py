@@ -1,4 +1,7 @@
-"""How kernels are compiled: no fastmath, no allocation, the GIL released, cached on disk where allowed."""
+"""How kernels are compiled: no fastmath, no allocation, the GIL released, cached on disk where allowed.
+
+With NUMBA_DISABLE_JIT they run in the Python interpreter instead and give the same bits.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,9 @@ from typing import Any, TypeVar
 
 import numba
 import numba.extending
+import numpy as np
+
+from tilesim.kernels.interpreter import interpreted
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -27,7 +33,8 @@ edited helper in another module would be silently stale; with this stamp any edi
 
 # Numba's own annotations describe the decorated function as Python sees it, not as kernels call it.
 _njit: Any = numba.njit
-intrinsic: Any = numba.extending.intrinsic
+_disabled: bool = numba.config.DISABLE_JIT  # type: ignore[attr-defined]
+intrinsic: Any = interpreted if _disabled else numba.extending.intrinsic
 
 
 def jit(function: F) -> F:
@@ -35,15 +42,28 @@ def jit(function: F) -> F:
     return _compile(function, forceinline=True)
 
 
+def jit_entry(function: F) -> F:
+    """Compile like `jit`, but leave inlining to the compiler: for what is called from Python."""
+    return _compile(function)
+
+
 def jit_apart(function: F) -> F:
-    """Compile like `jit`, but leave inlining to the compiler: for rare paths and for entry points."""
-    return _compile(function, forceinline=False)
+    """Compile like `jit_entry`, for kernels only: what Python would need to call it is left out."""
+    return _compile(function, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
 
-def _compile(function: F, *, forceinline: bool) -> F:
+def jit_within(function: F) -> F:
+    """Compile as part of each caller: for steps of one kernel, which would else be compiled once more."""
+    return _compile(function, inline="always")
+
+
+def _compile(function: F, **more: Any) -> F:
+    if _disabled:
+        # Kernels divide by zero, overflow and meet NaN on purpose; compiled, they do so without a word.
+        quiet: F = np.errstate(all="ignore")(function)
+        return quiet
     # Without reference counts, an atomic operation for every slice: hence kernels allocate nothing.
-    options = {"nogil": True, "error_model": "numpy", "fastmath": False, "_nrt": False}
-    options["forceinline"] = forceinline
+    options = {"nogil": True, "error_model": "numpy", "fastmath": False, "_nrt": False, **more}
     try:
         dispatcher: Any = _njit(cache=True, **options)(function)
     except RuntimeError:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tilesim.kernels._jit import jit, jit_apart
+from tilesim.kernels._jit import jit, jit_apart, jit_entry, jit_within
 from tilesim.kernels.counter import DONE_TASKS, NEXT_TASK, STOPPED, fetch_add
 from tilesim.kernels.few_rows import MOST_ROWS, VALUE_COLUMNS, multiply_keys, multiply_values
 from tilesim.kernels.packing import Packed, pack_head, pack_worker
@@ -187,7 +187,7 @@ def _seen_by_any(bounds: Bounds, rows: Any) -> Any:
     return least, most
 
 
-@jit
+@jit_within
 def _softmax(
     scores: Any, first_row: Any, rows: Any, columns: Any, update: Any, block: Block, group: Group,
     numerics: Numerics,
@@ -259,7 +259,7 @@ def _takes_few_rows(rows: Any, v: Any, bounds: Bounds, mask: Any) -> Any:
     return same
 
 
-@jit_apart
+@jit_within
 def _few_rows_tile(
     keys: Any, values: Any, top: Any, low: Any, columns: Any, block: Block, panel: Any, group: Group,
     sight: Sight, numerics: Numerics, variant: ScoreVariant,
@@ -381,7 +381,7 @@ def scratch_size(kv_tile: Any, seq_kv: Any, block_rows: Any, depth: Any, head_di
     return rows_size + CHUNK + WORK_SIZE
 
 
-@jit_apart
+@jit_within
 def _run_task(
     k: Any, v: Any, kv_head: Any, top: Any, keys: Any, block: Block, packed: Packed, local: Packed,
     group: Group, kv_tile: Any, sight: Sight, numerics: Numerics, variant: ScoreVariant,
@@ -418,7 +418,7 @@ def _run_task(
                 )  # fmt: skip
 
 
-@jit_apart
+@jit_entry
 def attention_worker(
     q: Any, k: Any, v: Any, out: Any, row_max: Any, row_sum: Any, packed: Packed, local: Packed,
     tasks: Any, splits: Any, counter: Any, scratch: Any, bounds: Any, kv_tile: Any, launch: Launch,

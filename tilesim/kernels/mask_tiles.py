@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tilesim.kernels._jit import jit_apart
+from tilesim.kernels._jit import jit_apart, jit_entry
 from tilesim.kernels.variant import BOOL_MASK, NO_MASK, MaskTensor, hides, mask_row
 
 SKIPPED, PARTIAL, FULL = range(3)
@@ -23,7 +23,7 @@ def _shown(mask: MaskTensor, head: Any, row: Any, start: Any, stop: Any, data_ki
     return count
 
 
-@jit_apart
+@jit_entry
 def classify_groups(
     mask: MaskTensor, head: Any, starts: Any, stops: Any, first_rows: Any, last_rows: Any, seq_kv: Any,
     kv_tile: Any, data_kind: Any, kinds: Any,

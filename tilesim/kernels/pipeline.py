@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from tilesim.kernels._jit import jit, jit_apart
+from tilesim.kernels._jit import jit, jit_entry
 from tilesim.kernels.mask_tiles import PARTIAL, SKIPPED
 
 # Lanes of the cube core, then those of each vector core.
@@ -431,7 +431,7 @@ def _run_long(
         turn += count
 
 
-@jit_apart
+@jit_entry
 def run_core(
     tasks: Any, tiles: Any, kinds: Any, rates: Rates, shape: Shape, ending: Ending, core: Core
 ) -> Any:
@@ -458,7 +458,7 @@ def run_core(
     return _end(core)
 
 
-@jit_apart
+@jit_entry
 def run_combine(combine: Combine, rates: Rates, core: Core, task: Any) -> Any:
     """Combine the splits of the rows of one core's vector cores; return when the last output is in GM.
 

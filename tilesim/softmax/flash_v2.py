@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from tilesim._checks import require_compiler
 from tilesim.softmax.checks import (
     HALF,
     Array,
@@ -202,7 +201,6 @@ def update_tile(
     basic : bool
         Whether the tile is a basic block.
     """
-    require_compiler()
     from tilesim.kernels import rounding, softmax
     from tilesim.kernels.operator import StoredShape, softmax_operator
 
@@ -239,7 +237,6 @@ def update_tile(
 @functools.lru_cache(maxsize=512)
 def _kernel(plan: Plan, update: bool, write_reduce_max: bool) -> tuple[Any, tuple[Any, ...]]:
     """Return the compiled operator and what it takes besides the operands."""
-    require_compiler()
     from tilesim.kernels import rounding, softmax
     from tilesim.kernels.operator import StoredShape, softmax_operator
 
