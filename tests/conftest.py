@@ -14,6 +14,7 @@ def pytest_addoption(parser):
     parser.addoption(
         "--fuzz", action="store_true", help="draw examples for about ten minutes, new ones each time"
     )
+    parser.addoption("--portability", action="store_true", help="run tests again as on other processors")
 
 
 def pytest_configure(config):

@@ -59,7 +59,7 @@ def check_numbers(problem, policy, layout):
 
 
 def check_plans(problem, policy):
-    """A simulation gives whole tables: JSON without NaN, tiles that add up, bytes and times that are numbers."""
+    """A simulation gives whole tables: JSON without NaN, tiles that add up, times that are numbers."""
     try:
         result = ts.simulate(
             *problem.tensors, tile=problem.tile, precision=policy, compare=(), threads=1,

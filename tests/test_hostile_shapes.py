@@ -202,7 +202,7 @@ def test_no_scale_for_queries_without_elements(case):
 
 
 @hostile("TS31", "throughput/UB report for any of these")
-@pytest.mark.parametrize("params", [{"Skv": 0}, {"D": 0}, {"Dv": 0}])
+@pytest.mark.parametrize("params", [{"B": 0}, {"Sq": 0}, {"Skv": 0}, {"D": 0}, {"Dv": 0}])
 def test_reports_of_zero_lengths(case, params):
     r = ts.simulate(*case.recipe().inputs(**params), scale=1.0)
     assert np.isfinite([r.throughput.gflops, r.throughput.score_tiles_per_s]).all()

@@ -33,8 +33,9 @@ edited helper in another module would be silently stale; with this stamp any edi
 
 # Numba's own annotations describe the decorated function as Python sees it, not as kernels call it.
 _njit: Any = numba.njit
-_disabled: bool = numba.config.DISABLE_JIT  # type: ignore[attr-defined]
-intrinsic: Any = interpreted if _disabled else numba.extending.intrinsic
+DISABLED: bool = numba.config.DISABLE_JIT  # type: ignore[attr-defined]
+"""Whether kernels run in the interpreter."""
+intrinsic: Any = interpreted if DISABLED else numba.extending.intrinsic
 
 
 def jit(function: F) -> F:
@@ -58,7 +59,7 @@ def jit_within(function: F) -> F:
 
 
 def _compile(function: F, **more: Any) -> F:
-    if _disabled:
+    if DISABLED:
         # Kernels divide by zero, overflow and meet NaN on purpose; compiled, they do so without a word.
         quiet: F = np.errstate(all="ignore")(function)
         return quiet
