@@ -31,7 +31,7 @@ def test_malformed_windows(text):
 
 @pytest.mark.parametrize("text", ["", "1,", "-1", "1.5", "a", "1;2", "\u0663"])
 def test_malformed_key_lengths(text):
-    with pytest.raises(ConfigError, match="--key-lengths: got .*integers >= 0"):
+    with pytest.raises(ConfigError, match=r"--key-lengths: got .*integers >= 0"):
         WorkloadOptions(key_lengths=text).workload()
 
 
