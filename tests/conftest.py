@@ -1,9 +1,24 @@
 import numpy as np
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-settings.register_profile("tilesim", deadline=None, derandomize=True, print_blob=True)
+settings.register_profile("tilesim", deadline=None, derandomize=True, print_blob=True, max_examples=100)
+settings.register_profile(
+    "fuzz", deadline=None, derandomize=False, print_blob=True, max_examples=12_000,
+    suppress_health_check=list(HealthCheck),
+)  # fmt: skip
 settings.load_profile("tilesim")
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--fuzz", action="store_true", help="draw examples for about ten minutes, new ones each time"
+    )
+
+
+def pytest_configure(config):
+    if config.getoption("--fuzz"):
+        settings.load_profile("fuzz")
 
 
 @pytest.fixture

@@ -109,7 +109,7 @@ def schedule(launch: Launch, shown: MaskTiles | None = None) -> Schedule:
         key = (lengths[element], plane, head)
         if key not in starts:
             starts[key] = len(chunks)
-            kinds = None if shown is None else planes[plane, head].reshape(*first.shape, -1)
+            kinds = None if shown is None else planes[plane, head].reshape(*first.shape, planes.shape[3])
             chunks += _head_chunks(launch, lengths[element], first, last, kinds)
         places[element, head] = starts[key]
     period = len(first) * launch.splits
