@@ -1,4 +1,4 @@
-"""Other processors, one thread, no compiler: ordinary tests in processes of their own; kernels need no library.
+"""Other processors, one thread, no compiler: ordinary tests in processes of their own.
 
 Compiling for other processors takes minutes, so those runs wait for ``pytest --portability``.
 """

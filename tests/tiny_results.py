@@ -1,4 +1,4 @@
-"""What kernels give on tiny inputs, for comparison between ways to run them: ``python tiny_results.py FILE``."""
+"""What kernels give on tiny inputs, to compare ways to run them: ``python tiny_results.py FILE``."""
 
 import sys
 
