@@ -11,7 +11,7 @@ from usage import BadInputError
 
 OWN_FILE = Path(__file__).with_name("counters.json")
 DEFAULTS = {"precision": "half-data-float-state", "platform": "ascend910b4"}
-TILE_FIELDS = ("softmax_rows", "kv_tile", "query_rows", "slots")
+TILE_FIELDS = ("softmax_rows", "kv_tile", "query_rows", "slots", "kv_splits")
 
 
 def load_json(path, rule):

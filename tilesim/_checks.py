@@ -29,6 +29,11 @@ def whole_number(where: str, value: Any, *, least: int = 1, most: int | None = N
     return number
 
 
+def is_whole_number(text: str) -> bool:
+    """Return whether `text` writes an integer >= 0 that any size can have: at most 18 digits."""
+    return text.isascii() and text.isdigit() and len(text.lstrip("0")) <= 18
+
+
 def one_of(where: str, value: Any, allowed: Iterable[str]) -> str:
     """Return `value` if it is one of `allowed`.
 

@@ -121,7 +121,7 @@ def attention(
 
     policy = _precision(precision)
     problem = read_problem(q, k, v, mask=mask, window=window, scale=scale, layout=layout, options=options)
-    run = run_kernel(problem, tile=tile or Tile(), policy=policy, threads=check_threads(threads))
+    run = run_kernel(problem, tile=Tile.given(tile), policy=policy, threads=check_threads(threads))
     output = in_layout(cast_like(run.output, problem.tensors.q), layout)
     return (output, run.lse) if return_lse else output
 

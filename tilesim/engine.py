@@ -212,8 +212,13 @@ def _heads_together(array: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
 
 def _worker_count(threads: int | None, flops: int) -> int:
     import numba
+    from numba.np.ufunc import parallel
 
-    wanted = numba.get_num_threads() if threads is None else threads
+    wanted = threads
+    if wanted is None:
+        # Asking Numba would start its own threads, which are not used here, in a layer that may be absent.
+        asked: bool = parallel._is_initialized
+        wanted = numba.get_num_threads() if asked else numba.config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]
     return 1 if flops < SMALL_FLOPS else max(1, wanted)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tilesim._checks import whole_number
+from tilesim._checks import is_whole_number, whole_number
 from tilesim.errors import ConfigError, InputError, UnknownNameError, did_you_mean
 from tilesim.masks import parse_window
 from tilesim.workload import check_softcap
@@ -146,7 +146,7 @@ def _decimal(part: str) -> float | str:
 
 def _numbers(where: str, part: str) -> list[int]:
     bounds = part.split(":")
-    if not all(bound.isascii() and bound.isdigit() for bound in bounds) or len(bounds) > 3:
+    if not all(is_whole_number(bound) for bound in bounds) or len(bounds) > 3:
         raise ConfigError(where, part, "must be a number, FIRST:LAST, which doubles, or FIRST:LAST:STEP")
     first, last, step = ([int(bound) for bound in bounds] + [0, 0])[:3]
     if len(bounds) == 1:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,7 +23,7 @@ NAMES = ("q", "k", "v")
 """Names of queries, keys and values in a file, unless others are asked for."""
 
 VARIANT_NAMES = ("attn_mask", "alibi_slopes", "sinks", "key_lengths")
-"""Names of further arrays of an .npz file, by the names of `tilesim.VariantOptions`."""
+"""Names of further arrays of a file, by the names of `tilesim.VariantOptions`."""
 
 LISTED_NAMES, LISTED_CHARACTERS = 20, 60
 """Names that a message lists at most, and characters of each: a file may hold thousands."""
@@ -30,8 +31,11 @@ LISTED_NAMES, LISTED_CHARACTERS = 20, 60
 REASON_CHARACTERS = 200
 """Characters that a message takes from what a library says of a damaged file."""
 
-_DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, ValueError, KeyError, MemoryError, NotImplementedError)
-"""What NumPy and zipfile raise on a file that is no .npz or was cut short."""
+_DAMAGE = (
+    zipfile.BadZipFile, zlib.error, tokenize.TokenError, EOFError, ValueError, KeyError, MemoryError,
+    ArithmeticError, RecursionError, RuntimeError, SyntaxError,
+)  # fmt: skip
+"""What NumPy and zipfile raise on a file that is no .npz, is encrypted or was cut short."""
 
 _SAFETENSORS_TYPES = ("F16", "BF16", "F32", "F64")
 
@@ -76,7 +80,7 @@ def load_tensors(path: str | Path, names: Sequence[str] = NAMES) -> Arrays:
 
 
 def load_variant(path: str | Path, used: Sequence[str] = NAMES) -> dict[str, npt.NDArray[Any]]:
-    """Return the arrays of `VARIANT_NAMES` that an .npz file holds; a .safetensors file has none.
+    """Return the arrays of `VARIANT_NAMES` that a file holds beside the three tensors.
 
     Parameters
     ----------
@@ -91,7 +95,11 @@ def load_variant(path: str | Path, used: Sequence[str] = NAMES) -> dict[str, npt
         If the file is damaged.
     """
     if Path(path).suffix.lower() == ".safetensors":
-        return {}
+        from safetensors import safe_open
+
+        with safe_open(str(path), framework="np") as tensors:
+            present = set(tensors.keys()) - set(used)
+            return {name: tensors.get_tensor(name) for name in VARIANT_NAMES if name in present}
     with open(path, "rb") as file, _npz_arrays(str(path), file, used) as arrays:
         held = [name for name in VARIANT_NAMES if name in arrays.files and name not in used]
         return {name: _named_type(arrays[name]) for name in held}
@@ -121,7 +129,9 @@ def _npz_arrays(where: str, file: IO[bytes], names: Sequence[str]) -> Iterator[A
         raise InputError(where, "a damaged file", rule) from None
 
 
-def _named_type(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _named_type(array: Any) -> npt.NDArray[Any]:
+    if not isinstance(array, np.ndarray):
+        raise ValueError("a member is no .npy array")
     return array.view(BFLOAT16_DTYPE) if array.dtype == np.dtype("V2") else array
 
 

@@ -60,16 +60,20 @@ def score_variant(problem: Problem, policy: Precision) -> Any:
     kind, plain = _kinds()[policy.data.name], policy.name == PLAIN_POLICY
     shape = (workload.batch, workload.heads)
     slopes = sinks = np.empty(0, np.float32)
-    if variant.alibi_slopes is not None:
-        slopes = to_data_type(variant.alibi_slopes, policy.data).astype(np.float32).reshape(-1)
-    if variant.sinks is not None:
-        sinks = np.broadcast_to(variant.sinks.astype(np.float32), shape).reshape(-1)
+    with np.errstate(over="ignore"):
+        if variant.alibi_slopes is not None:
+            slopes = to_data_type(variant.alibi_slopes, policy.data).astype(np.float32).reshape(-1)
+        if variant.sinks is not None:
+            sinks = np.broadcast_to(variant.sinks.astype(np.float32), shape).reshape(-1)
+        softcap = np.float32(round_even(np.float32(workload.softcap), kind))
+        scale = np.float32(1.0 if plain else round_even(np.float32(problem.scale), kind))
     return ScoreVariant(
         active=alters_scores(workload),
-        scale=np.float32(1.0 if plain else round_even(np.float32(problem.scale), kind)),
+        scale=scale,
         kind=FLOAT_KIND if plain else kind,
-        capped=workload.softcap > 0,
-        softcap=np.float32(round_even(np.float32(workload.softcap), kind)),
+        # A cap beyond the data type leaves every score that the type holds as it is.
+        capped=workload.softcap > 0 and bool(np.isfinite(softcap)),
+        softcap=softcap,
         slopes=np.ascontiguousarray(slopes),
         sinks=np.ascontiguousarray(sinks),
         mask=_mask_tensor(variant.attn_mask, workload.heads),
@@ -102,7 +106,8 @@ def numerics(tile: Tile, policy: Precision, problem: Problem) -> Any:
 
     kinds = _kinds()
     data_kind = kinds[policy.data.name]
-    scale = np.float32(rounding.round_even(np.float32(problem.scale), data_kind))
+    with np.errstate(over="ignore"):
+        scale = np.float32(rounding.round_even(np.float32(problem.scale), data_kind))
     score_kind = data_kind
     basic = is_basic_block(tile.softmax_rows, tile.kv_tile, policy.data.itemsize)
     sum_form = softmax.BASIC_SUM if basic else softmax.GENERIC_SUM

@@ -11,7 +11,7 @@ import dataclasses
 import numpy as np
 import numpy.typing as npt
 
-from tilesim._checks import one_of, whole_number
+from tilesim._checks import is_whole_number, one_of, whole_number
 from tilesim.errors import ConfigError
 
 MASKS = ("causal", "full", "window")
@@ -105,7 +105,7 @@ def band(mask: str, window: Window = None, align: str = "bottom-right") -> Band:
     if mask == "causal":
         return Band(left=UNBOUNDED, right=0, top_left=top_left)
     assert pair is not None
-    left, right = (UNBOUNDED if side is None else side for side in pair)
+    left, right = (UNBOUNDED if side is None else min(side, UNBOUNDED) for side in pair)
     return Band(left=left, right=right, top_left=top_left)
 
 
@@ -121,7 +121,7 @@ def parse_window(text: str | None) -> Window:
         return None
     rule = "must be N or LEFT,RIGHT: integers >= 0, or none for no limit"
     sides = [side.strip() for side in text.split(",")]
-    if len(sides) > 2 or not all(side == "none" or (side.isascii() and side.isdigit()) for side in sides):
+    if len(sides) > 2 or not all(side == "none" or is_whole_number(side) for side in sides):
         raise ConfigError("--window", text, rule)
     left, *right = (None if side == "none" else int(side) for side in sides)
     return (left, right[0] if right else 0)
@@ -138,7 +138,7 @@ def parse_key_lengths(text: str | None) -> tuple[int, ...] | None:
     if text is None:
         return None
     parts = [part.strip() for part in text.split(",")]
-    if not all(part.isascii() and part.isdigit() for part in parts):
+    if not all(is_whole_number(part) for part in parts):
         raise ConfigError(
             "--key-lengths", text, "must be integers >= 0 separated by commas, one a batch element"
         )

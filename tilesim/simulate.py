@@ -99,10 +99,11 @@ def simulate(
         For a bad tile, mask, policy, platform or layout.
     """
     chip = find_platform(platform)
-    policies = _distinct([find_precision(precision), *(find_precision(name) for name in compare)])
+    others = [compare] if isinstance(compare, str | Precision) else compare
+    policies = _distinct([find_precision(name) for name in (precision, *others)])
     problem = read_problem(q, k, v, mask=mask, window=window, scale=scale, layout=layout, options=options)
     tensors, workload = problem.tensors, problem.workload
-    threads, wanted = check_threads(threads), tile or Tile()
+    threads, wanted = check_threads(threads), Tile.given(tile)
     budget = plan_budget(workload, wanted, policies[0], chip)
     if not allow_over_budget:
         budget.require()

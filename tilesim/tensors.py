@@ -192,8 +192,8 @@ def check_scale(scale: Any, head_dim: int) -> float:
         return 1.0 / math.sqrt(head_dim)
     try:
         value = float(scale)
-    except (TypeError, ValueError):
-        raise InputError("scale", scale, "must be a number") from None
-    if isinstance(scale, bool | str) or not np.isfinite(value):
+    except (TypeError, ValueError, OverflowError):
+        raise InputError("scale", type(scale).__name__, "must be a number within float64") from None
+    if isinstance(scale, bool | np.bool_ | str | bytes) or not np.isfinite(value):
         raise InputError("scale", scale, "must be a finite number")
     return value

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from tilesim._checks import whole_number
+from tilesim.errors import ConfigError
 from tilesim.units import align_up, ceil_div
 from tilesim.workload import Workload
 
@@ -141,6 +142,21 @@ class Tile:
             last_keys = np.minimum(-(-stops // self.kv_tile) * self.kv_tile, length)
             keys += elements * int(np.where(stops > starts, last_keys - first_keys, 0).sum())
         return workload.heads * keys
+
+    @classmethod
+    def given(cls, tile: Any) -> Tile:
+        """Return `tile`, or the default for None.
+
+        Raises
+        ------
+        ConfigError
+            For anything else.
+        """
+        if tile is None:
+            return cls()
+        if not isinstance(tile, cls):
+            raise ConfigError("tile", tile, "must be a Tile")
+        return tile
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields as JSON types."""

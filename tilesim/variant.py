@@ -103,7 +103,7 @@ def check_variant(workload: Workload, options: VariantOptions) -> tuple[Workload
         raise TypeError(f"unexpected keyword argument {unknown[0]!r}")
     given: dict[str, Any] = {name: options[name] for name in WORKLOAD_OPTIONS if name in options}  # type: ignore[literal-required]
     if given.get("key_lengths") is not None:
-        given["key_lengths"] = tuple(np.asarray(given["key_lengths"]).reshape(-1).tolist())
+        given["key_lengths"] = _check_lengths(given["key_lengths"])
     shape = (workload.batch, workload.heads, workload.seq_q, workload.seq_kv)
     mask = _check_mask(options.get("attn_mask"), shape)
     slopes = _check_numbers("alibi_slopes", options.get("alibi_slopes"), shape[:2], allow_minus_inf=False)
@@ -113,6 +113,13 @@ def check_variant(workload: Workload, options: VariantOptions) -> tuple[Workload
         workload, attn_mask=kind, alibi=slopes is not None, sinks=sinks is not None, **given
     )
     return workload, Variant(attn_mask=mask, alibi_slopes=slopes, sinks=sinks)
+
+
+def _check_lengths(source: Any) -> tuple[Any, ...]:
+    lengths = as_array("key_lengths", source)
+    if lengths.ndim != 1:
+        raise InputError("key_lengths.shape", lengths.shape, "must be (batch,)")
+    return tuple(lengths.tolist())
 
 
 def _check_mask(source: Any, shape: tuple[int, ...]) -> npt.NDArray[Any] | None:
@@ -151,8 +158,11 @@ def _check_numbers(
     if source is None:
         return None
     axes = "(batch, heads)" if len(shape) == 2 else "(heads,)"
+    numbers = as_array(name, source)
+    if numbers.dtype == np.bool_:
+        raise DTypeError(name, str(numbers.dtype), "must be real numbers, one a head")
     try:
-        numbers = np.broadcast_to(np.asarray(source).astype(np.float64, casting="same_kind"), shape)
+        numbers = np.broadcast_to(numbers.astype(np.float64, casting="same_kind"), shape)
     except TypeError:
         raise DTypeError(name, type(source).__name__, "must be real numbers") from None
     except ValueError:

@@ -188,12 +188,12 @@ def check_softcap(where: str, softcap: Any) -> float:
         If it is no finite number >= 0.
     """
     rule = "must be a finite number >= 0; 0 means none"
-    if isinstance(softcap, bool | str | None):
+    if isinstance(softcap, bool | np.bool_ | str | bytes | None):
         raise ConfigError(where, softcap, rule)
     try:
         value = float(softcap)
-    except (TypeError, ValueError):
-        raise ConfigError(where, softcap, rule) from None
+    except (TypeError, ValueError, OverflowError):
+        raise ConfigError(where, type(softcap).__name__, rule) from None
     if not math.isfinite(value) or value < 0:
         raise ConfigError(where, softcap, rule)
     return value

@@ -110,7 +110,7 @@ def measure_memory(
         if field.name.endswith("_dtype") and chosen is not None:
             rule = "must be None: a measured launch runs with the types of the policy"
             raise ConfigError(f"Layout.{field.name}", chosen.name, rule)
-    plan = budget(problem.workload, tile or Tile(), policy, platform, layout=layout)
+    plan = budget(problem.workload, Tile.given(tile), policy, platform, layout=layout)
     _refuse_variants(plan)
     if not allow_over_budget:
         plan.require()
