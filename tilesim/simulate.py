@@ -99,8 +99,7 @@ def simulate(
         For a bad tile, mask, policy, platform or layout.
     """
     chip = find_platform(platform)
-    others = [compare] if isinstance(compare, str | Precision) else compare
-    policies = _distinct([find_precision(name) for name in (precision, *others)])
+    policies = _distinct(precision, compare)
     problem = read_problem(q, k, v, mask=mask, window=window, scale=scale, layout=layout, options=options)
     tensors, workload = problem.tensors, problem.workload
     threads, wanted = check_threads(threads), Tile.given(tile)
@@ -160,7 +159,12 @@ def _overflow_notes(policy: Precision, run: KernelRun, stats: ErrorStats, lse: F
     return notes
 
 
-def _distinct(policies: list[Precision]) -> list[Precision]:
+def _distinct(
+    first: str | Precision, compare: str | Precision | Sequence[str | Precision]
+) -> list[Precision]:
+    """Return the policies to run, each once."""
+    others = [compare] if isinstance(compare, str | Precision) else compare
+    policies = [find_precision(name) for name in (first, *others)]
     return list({policy.name: policy for policy in policies}.values())
 
 
