@@ -48,6 +48,15 @@ def test_no_fastmath_and_no_reassociation():
         assert "reassoc" not in path.read_text()
 
 
+def test_kernels_build_on_numba_and_numpy_alone():
+    allowed = {"numba", "llvmlite", "numpy", "tilesim"} | sys.stdlib_module_names
+    for path in (PACKAGE / "kernels").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module] if isinstance(node, ast.ImportFrom) else []
+            assert {name.split(".")[0] for name in names} <= allowed, path.name
+
+
 def test_kernels_raise_nothing():
     for path in (PACKAGE / "kernels").glob("*.py"):
         raises = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Raise)]

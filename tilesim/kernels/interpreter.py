@@ -1,8 +1,8 @@
 """What intrinsics do where Numba may not compile (NUMBA_DISABLE_JIT): their LLVM code, run by NumPy.
 
 An intrinsic emits its code as always; each instruction then becomes a NumPy operation on a number or a
-vector, with the same bits as result. Addresses are pairs of a flat array and an offset. That is many
-thousand times slower than the processor: good for looking into a kernel, and for tiny shapes.
+vector, with the same bits as result. Addresses are pairs of a flat array and an offset. That is thousands of
+times slower than compiled code: good for looking into a kernel, and for tiny shapes.
 """
 
 from __future__ import annotations
