@@ -25,6 +25,9 @@ def test_identical_arrays_have_no_error(rng):
         "underflow_count": 0,
         "nan_count": 0,
         "count": 15,
+        "stalled_sums": None,
+        "underflowed_exp_max": None,
+        "dominant_effect": None,
     }
 
 

@@ -135,3 +135,17 @@ def test_nothing_to_say():
     equal = find_effects(read((one, one, one)), ts.Tile(), HALF)
     assert equal.dominant is None
     assert equal.describe() == "no rounding point makes an error"
+
+
+def test_error_stats_carry_what_was_seen_on_the_way():
+    """A sum of 4,096 in half takes none of the 56 tiles that add 1.9 each."""
+    scores = np.concatenate([np.zeros(8 * 512), np.full(56 * 512, -5.5964)]).astype(np.float16)
+    q, k = np.ones((1, 1, 1, 1), np.float16), scores[None, None, :, None]
+    v = (scores != 0).astype(np.float16)[None, None, :, None]
+    result = ts.simulate(
+        q, k, v, mask="full", scale=1.0, precision="half-data-half-state", compare=("float",)
+    )
+    stats = result.errors["half-data-half-state"]
+    assert (stats.stalled_sums, stats.underflowed_exp_max, stats.dominant_effect) == (56, 0, "state")
+    assert stats.to_dict()["dominant_effect"] == "state"
+    assert result.errors["float"].stalled_sums is None

@@ -51,6 +51,11 @@ class ErrorStats:
         Elements that are NaN where the reference is not.
     count : int
         Elements compared. Without any, all figures are 0.
+    stalled_sums, underflowed_exp_max : int or None
+        Updates that left the running sum as it was, and rescale factors that became 0, on the way to the
+        output, in a sample of rows: see `tilesim.Effects`. None where nothing is known of the way.
+    dominant_effect : str or None
+        Rounding point that makes the largest error of its own, likewise.
     """
 
     max_abs: float
@@ -62,11 +67,17 @@ class ErrorStats:
     underflow_count: int
     nan_count: int
     count: int
+    stalled_sums: int | None = None
+    underflowed_exp_max: int | None = None
+    dominant_effect: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields as JSON types; a figure that is not finite becomes None, as JSON knows none."""
         fields = dataclasses.asdict(self)
-        return {name: value if math.isfinite(value) else None for name, value in fields.items()}
+        return {
+            name: None if isinstance(value, float) and not math.isfinite(value) else value
+            for name, value in fields.items()
+        }
 
 
 def error_stats(output: npt.ArrayLike, reference: npt.ArrayLike) -> ErrorStats:

@@ -110,8 +110,8 @@ def simulate(
     shown = MaskTiles(problem, policies[0], wanted) if workload.attn_mask else None
     run = _Run(problem=problem, tile=wanted, shown=shown, threads=threads, progress=progress)
     reference, reference_lse = run.reference()
-    outputs, throughput = [], None
-    notes = list(tensors.notes(policies[0].data))
+    effects = _effects(problem, wanted, policies)
+    outputs, throughput, notes = [], None, list(tensors.notes(policies[0].data))
     errors: dict[str, ErrorStats] = {}
     for policy in policies:
         kernel_run, speed = run.measure(policy, budget.tile.query_rows or 1)
@@ -132,10 +132,10 @@ def simulate(
         output=outputs[0],
         lse=outputs[1],
         budget=budget,
-        errors=errors,
+        errors=_with_effects(errors, effects),
         throughput=throughput,
         tiles=run.tiles,
-        effects=_effects(problem, wanted, policies),
+        effects=effects,
         device=estimate(workload, wanted, policies[0], chip, shown=shown) if chip.has_timing else None,
         warnings=tuple(notes),
     )
@@ -144,6 +144,19 @@ def simulate(
 def _effects(problem: Problem, tile: Tile, policies: list[Precision]) -> dict[str, Effects]:
     found = {policy.name: find_effects(problem, tile, policy) for policy in policies}
     return {name: effects for name, effects in found.items() if effects is not None}
+
+
+def _with_effects(errors: dict[str, ErrorStats], effects: dict[str, Effects]) -> dict[str, ErrorStats]:
+    """Return the errors of each policy with what was seen on the way to them."""
+    return errors | {
+        name: dataclasses.replace(
+            errors[name],
+            stalled_sums=seen.stalled_sums,
+            underflowed_exp_max=seen.underflowed_exp_max,
+            dominant_effect=seen.dominant,
+        )
+        for name, seen in effects.items()
+    }
 
 
 def _overflow_notes(policy: Precision, run: KernelRun, stats: ErrorStats, lse: Float64) -> list[str]:
