@@ -4,7 +4,7 @@ from hypothesis import HealthCheck, settings
 
 settings.register_profile("tilesim", deadline=None, derandomize=True, print_blob=True, max_examples=100)
 settings.register_profile(
-    "fuzz", deadline=None, derandomize=False, print_blob=True, max_examples=12_000,
+    "fuzz", deadline=None, derandomize=False, print_blob=True, max_examples=20_000,
     suppress_health_check=list(HealthCheck),
 )  # fmt: skip
 settings.load_profile("tilesim")

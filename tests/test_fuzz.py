@@ -77,7 +77,10 @@ def check_plans(problem, policy):
     assert result.throughput.gflops >= 0
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(
+    max_examples=max(300, settings.default.max_examples),
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
 @given(
     problem=poisoned_problems(),
     policy=st.sampled_from(list(ts.PRECISIONS)),
