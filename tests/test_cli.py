@@ -19,18 +19,6 @@ SMALL = ["--heads", "2", "--seq", "40", "--head-dim", "8"]
 
 
 @pytest.fixture
-def tilesim_cli(capsys):
-    """Run a command line in this process: status, standard output, standard error."""
-
-    def run(*arguments):
-        status = cli.call([str(argument) for argument in arguments])
-        out, err = capsys.readouterr()
-        return status, out, err
-
-    return run
-
-
-@pytest.fixture
 def small_file(tmp_path, rng):
     q, k, v = (rng.standard_normal((1, heads, 20, 8)).astype(np.float16) for heads in (4, 2, 2))
     np.savez(tmp_path / "in.npz", q=q, k=k, v=v)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import tilesim as ts
-from tilesim import cli
 from tilesim.variant import standard_slopes
 
 SIZES = ["--batch", "2", "--heads", "2", "--seq-q", "4", "--seq-kv", "40", "--head-dim", "8"]
@@ -17,23 +16,13 @@ ALL = [
 
 
 @pytest.fixture
-def call(capsys):
-    def run(*arguments):
-        status = cli.call([str(argument) for argument in arguments])
-        out, err = capsys.readouterr()
-        return status, out, err
-
-    return run
-
-
-@pytest.fixture
 def tensors(rng):
     return {name: rng.standard_normal((1, 2, 24, 8)).astype(np.float16) for name in "qkv"}
 
 
 @pytest.mark.parametrize("command", ["run", "budget", "estimate"])
-def test_reports_name_every_variant(call, command):
-    status, out, err = call(command, *SIZES, *ALL)
+def test_reports_name_every_variant(tilesim_cli, command):
+    status, out, err = tilesim_cli(command, *SIZES, *ALL)
     assert (status, err) == (0, "")
     text = " ".join(out.split())
     for words in ("aligned top-left", "key lengths 40, 12", "softcap 30", "ALiBi", "sinks", "key splits 2"):
@@ -45,8 +34,8 @@ def test_reports_name_every_variant(call, command):
         assert f"Score tiles: {counts.full} full, {counts.partial} partial, {counts.skipped} skipped" in text
 
 
-def test_documents_hold_every_variant(call):
-    status, out, _ = call("run", *SIZES, *ALL, "--json")
+def test_documents_hold_every_variant(tilesim_cli):
+    status, out, _ = tilesim_cli("run", *SIZES, *ALL, "--json")
     assert status == 0
     document = json.loads(out)
     workload = document["workload"]
@@ -57,7 +46,7 @@ def test_documents_hold_every_variant(call):
     assert set(document["tiles"]) == {"full", "partial", "skipped"}
 
 
-def test_arrays_of_the_file_are_used_and_named(call, tmp_path, tensors, rng):
+def test_arrays_of_the_file_are_used_and_named(tilesim_cli, tmp_path, tensors, rng):
     extra = {
         "attn_mask": rng.random((24, 24)) < 0.5,
         "alibi_slopes": np.array([0.5, 0.25]),
@@ -66,19 +55,22 @@ def test_arrays_of_the_file_are_used_and_named(call, tmp_path, tensors, rng):
     }
     path = tmp_path / "in.npz"
     np.savez(path, **tensors, **extra)
-    status, _, err = call("run", "--input", path, "--out", tmp_path / "out.npz", "--mask", "full")
+    status, _, err = tilesim_cli("run", "--input", path, "--out", tmp_path / "out.npz", "--mask", "full")
     assert status == 0
     assert err.count("\n") == 1
     assert f"note: {path} holds attn_mask, alibi_slopes, sinks, key_lengths" in err
-    assert call("run", "--input", path, "--quiet")[2] == ""
+    assert tilesim_cli("run", "--input", path, "--quiet")[2] == ""
     output = ts.attention(*tensors.values(), mask="full", precision="half-data-float-state", **extra)
     np.testing.assert_array_equal(np.load(tmp_path / "out.npz")["output"], output)
 
 
-def test_slopes_and_sinks_without_a_file(call, tmp_path, tensors):
+def test_slopes_and_sinks_without_a_file(tilesim_cli, tmp_path, tensors):
     np.savez(tmp_path / "in.npz", **tensors)
     out = tmp_path / "out.npz"
-    assert call("run", "--input", tmp_path / "in.npz", "--alibi", "--sinks", "--out", out)[::2] == (0, "")
+    assert tilesim_cli("run", "--input", tmp_path / "in.npz", "--alibi", "--sinks", "--out", out)[::2] == (
+        0,
+        "",
+    )
     np.testing.assert_array_equal(standard_slopes(2), [2.0**-4, 2.0**-8])
     options = {"alibi_slopes": standard_slopes(2), "sinks": np.zeros(2)}
     output = ts.attention(*tensors.values(), precision="half-data-float-state", **options)
@@ -100,22 +92,22 @@ def test_slopes_and_sinks_without_a_file(call, tmp_path, tensors):
         (["sweep", "--softcap", "1,,2"], ["--softcap"]),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_line(call, arguments, words):
-    status, out, err = call(*arguments)
+def test_what_cannot_be_is_refused_in_one_line(tilesim_cli, arguments, words):
+    status, out, err = tilesim_cli(*arguments)
     assert (status, out) == (2, "")
     assert err.count("\n") == 1
     assert all(word in err for word in words)
 
 
-def test_key_lengths_come_from_one_place(call, tmp_path, tensors):
+def test_key_lengths_come_from_one_place(tilesim_cli, tmp_path, tensors):
     np.savez(tmp_path / "in.npz", **tensors, key_lengths=np.array([20]))
-    status, _, err = call("run", "--input", tmp_path / "in.npz", "--key-lengths", "12")
+    status, _, err = tilesim_cli("run", "--input", tmp_path / "in.npz", "--key-lengths", "12")
     assert status == 2
     assert "must be left out" in err
 
 
-def test_sweep_over_splits_recommends_some_for_decoding(call):
-    status, out, _ = call(
+def test_sweep_over_splits_recommends_some_for_decoding(tilesim_cli):
+    status, out, _ = tilesim_cli(
         "sweep",
         "--heads",
         "2",
