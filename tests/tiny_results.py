@@ -5,7 +5,7 @@ import sys
 import numpy as np
 
 import tilesim as ts
-from tilesim.kernels import exp, rounding, rows
+from tilesim.kernels import elementwise, exp, rounding, rows
 from tilesim.kernels._jit import jit
 from tilesim.precision import PRECISIONS
 
@@ -51,7 +51,7 @@ def tiny_results():
     patterns = patterns.view(np.float32)
     for name, kind in (("half", rounding.HALF_KIND), ("bfloat16", rounding.BFLOAT16_KIND)):
         even = np.empty_like(patterns)
-        rows.round_array(patterns, even, kind)
+        elementwise.round_array(patterns, even, kind)
         away = np.empty_like(patterns[::37])
         _each(patterns[::37].copy(), away, kind)
         results |= {f"{name} even": even, f"{name} away": away}

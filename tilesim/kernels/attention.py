@@ -12,11 +12,12 @@ import numpy as np
 
 from tilesim.kernels._jit import jit, jit_apart, jit_entry, jit_within
 from tilesim.kernels.counter import DONE_TASKS, NEXT_TASK, STOPPED, fetch_add
+from tilesim.kernels.elementwise import add_rescaled, divide_array, multiply_array, round_array
 from tilesim.kernels.few_rows import MOST_ROWS, VALUE_COLUMNS, multiply_keys, multiply_values
 from tilesim.kernels.packing import Packed, pack_head, pack_worker
 from tilesim.kernels.plain_softmax import plain_softmax_tile
-from tilesim.kernels.rounding import round_away, round_even
-from tilesim.kernels.rows import CHUNK, round_array
+from tilesim.kernels.rounding import FLOAT_KIND, round_away
+from tilesim.kernels.rows import CHUNK
 from tilesim.kernels.sight import Bounds, Launch, Sight, see, sees_tile
 from tilesim.kernels.softmax import (
     BASIC_SUM,
@@ -159,13 +160,10 @@ def _accumulate(block: Block, first_row: Any, rows: Any, group: Group, update: A
     for row in range(rows):
         accumulated = block.accumulator[(first_row + row) * width : (first_row + row + 1) * width]
         partial = group.partial[row * width : (row + 1) * width]
-        if not update:
-            round_array(partial, accumulated, kind)
+        if update:
+            add_rescaled(accumulated, group.exp_max[row], partial, kind)
         else:
-            rescale = group.exp_max[row]
-            for d in range(width):
-                old = round_even(np.float32(rescale * accumulated[d]), kind)
-                accumulated[d] = round_even(np.float32(old + round_even(partial[d], kind)), kind)
+            round_array(partial, accumulated, kind)
 
 
 @jit
@@ -318,8 +316,7 @@ def _load_block(
     for row in range(rows):
         own = queries[row * depth : (row + 1) * depth]
         if numerics.sum_form == PLAIN_SUM:
-            for d in range(depth):
-                own[d] = np.float32(q[row, d] * numerics.scale)
+            multiply_array(q[row], numerics.scale, own, FLOAT_KIND)
         else:
             round_array(q[row], own, numerics.data_kind)
     accumulator = storage[padded_rows * depth : padded_rows * (depth + width)]
@@ -342,8 +339,8 @@ def _begin_with_sinks(block: Block, top: Any, sight: Sight, sinks: Any, kind: An
 def _keep_partial(out: Any, block: Block, width: Any) -> None:
     """Hand out the accumulator of one split of the keys."""
     for row in range(out.shape[0]):
-        for d in range(out.shape[1]):
-            out[row, d] = block.accumulator[row * width + d]
+        own = out[row]
+        round_array(block.accumulator[row * width : row * width + own.size], own, FLOAT_KIND)
 
 
 @jit_apart
@@ -354,10 +351,12 @@ def _finish(out: Any, block: Block, width: Any, kind: Any) -> None:
     """
     for row in range(out.shape[0]):
         total = block.row_sum[row]
-        denominator = round_away(total, kind)
-        for d in range(out.shape[1]):
-            quotient = np.float32(block.accumulator[row * width + d] / denominator)
-            out[row, d] = np.float32(0.0) if total == 0.0 else round_even(quotient, kind)
+        own = out[row]
+        if total == 0.0:
+            own[:] = 0.0
+        else:
+            accumulated = block.accumulator[row * width : row * width + own.size]
+            divide_array(accumulated, round_away(total, kind), own, kind)
 
 
 @jit

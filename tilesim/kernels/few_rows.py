@@ -11,13 +11,7 @@ from typing import Any
 from tilesim.kernels._jit import jit, jit_apart
 from tilesim.kernels.packing import pack_keys
 from tilesim.kernels.processor import BLOCK
-from tilesim.kernels.rounding import (
-    BFLOAT16_KIND,
-    FLOAT_KIND,
-    HALF_KIND,
-    bfloat16_even_formula,
-    half_even_formula,
-)
+from tilesim.kernels.rounding import EVEN_FORMULAS, FLOAT_KIND
 from tilesim.kernels.vector import PANEL_COLUMNS, few_rows_multiplier
 
 MOST_ROWS = 4
@@ -29,11 +23,10 @@ _WIDE_COLUMNS = 2 * VALUE_COLUMNS
 KEY_BLOCK = 64
 """Values are taken that many keys at a time, which stay in the nearest cache for all rows and columns."""
 
-_AS_IS = {FLOAT_KIND: lambda x: x}
-_ROUNDED = {HALF_KIND: half_even_formula, BFLOAT16_KIND: bfloat16_even_formula, **_AS_IS}
+_AS_IS = {FLOAT_KIND: EVEN_FORMULAS[FLOAT_KIND]}
 _keys_1, _keys_2, _keys_4 = (few_rows_multiplier(rows, BLOCK.vectors, _AS_IS) for rows in (1, 2, 4))
-_narrow_1, _narrow_2 = (few_rows_multiplier(rows, _NARROW, _ROUNDED) for rows in (1, 2))
-_wide_1, _wide_2 = (few_rows_multiplier(rows, 2 * _NARROW, _ROUNDED) for rows in (1, 2))
+_narrow_1, _narrow_2 = (few_rows_multiplier(rows, _NARROW, EVEN_FORMULAS) for rows in (1, 2))
+_wide_1, _wide_2 = (few_rows_multiplier(rows, 2 * _NARROW, EVEN_FORMULAS) for rows in (1, 2))
 
 
 @jit_apart

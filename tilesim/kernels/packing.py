@@ -10,6 +10,7 @@ from numba import types
 
 from tilesim.kernels._jit import intrinsic, jit, jit_apart
 from tilesim.kernels.counter import DONE_BLOCKS, NEXT_BLOCK, STOPPED, fetch_add
+from tilesim.kernels.elementwise import round_array
 from tilesim.kernels.expression import Value
 from tilesim.kernels.rounding import (
     BFLOAT16_KIND,
@@ -20,7 +21,7 @@ from tilesim.kernels.rounding import (
     half_even_formula,
     round_even,
 )
-from tilesim.kernels.rows import INDEX, LANES, load, round_array, store
+from tilesim.kernels.rows import INDEX, LANES, load, store
 from tilesim.kernels.vector import CACHE_LINE, PANEL_COLUMNS, element_pointer, padded_columns, prefetch
 
 

@@ -8,6 +8,7 @@ NaN stays NaN, subnormals are kept, the sign of zero is kept.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from tilesim.kernels._jit import jit
@@ -79,6 +80,31 @@ def bfloat16_even_formula(x: Value) -> Value:
 def bfloat16_away_formula(x: Value) -> Value:
     """Round to bfloat16, ties away from zero."""
     return where(x.compare("!=", x), x, ((x.bits() + 0x8000) & -0x10000).floats())
+
+
+EVEN_FORMULAS = {HALF_KIND: half_even_formula, BFLOAT16_KIND: bfloat16_even_formula, FLOAT_KIND: lambda x: x}
+"""Rounding to each kind, ties to even."""
+PROBABILITY_FORMULAS = {
+    HALF_KIND: half_away_probability_formula,
+    BFLOAT16_KIND: bfloat16_away_formula,
+    FLOAT_KIND: lambda x: x,
+}
+"""Rounding of numbers from 0 to 1 to each kind, ties away from zero."""
+
+
+def for_each_kind(
+    builder: Any, kind: Any, formulas: dict[int, Callable[[Value], Value]], emit: Callable[..., None]
+) -> None:
+    """Emit code for a kind known at run time: one branch for each formula, the last for any other kind."""
+    (number, formula), *others = formulas.items()
+    if not others:
+        emit(formula)
+        return
+    with builder.if_else(builder.icmp_signed("==", kind, kind.type(number))) as (this, other):
+        with this:
+            emit(formula)
+        with other:
+            for_each_kind(builder, kind, dict(others), emit)
 
 
 half_even = scalar_function(half_even_formula)

@@ -20,13 +20,11 @@ from tilesim.kernels.expression import Value, where
 from tilesim.kernels.processor import BLOCK
 from tilesim.kernels.rounding import (
     BFLOAT16_KIND,
-    FLOAT_KIND,
     HALF_KIND,
-    bfloat16_away_formula,
+    PROBABILITY_FORMULAS,
     bfloat16_even_formula,
-    half_away_probability_formula,
+    for_each_kind,
     half_even_formula,
-    round_even,
 )
 from tilesim.kernels.vector import element_pointer
 
@@ -75,7 +73,7 @@ def store_chunk(values: list[Value], pointer: Any) -> None:
 def spread(builder: Any, scalar: Any, kind: Any = VECTOR) -> Value:
     """Return a vector with a number in every lane."""
     one = builder.bitcast(scalar, ir.VectorType(kind.element, 1))
-    return Value(builder, one).lanes([0] * LANES)
+    return Value(builder, one).lanes([0] * kind.count)
 
 
 class Slots:
@@ -206,38 +204,6 @@ def scale_and_max(scores: Any, first: Any, chunks: Any, start: Any, stop: Any, s
     return _float_scale_and_max(scores, first, chunks, start, stop, scale)
 
 
-def _round_chunk(formula: Callable[[Value], Value]) -> Any:
-    """Return an intrinsic that rounds 64 numbers from one place to another."""
-
-    def typed(typing_context: Any, source: Any, source_at: Any, target: Any, target_at: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            read = element_pointer(context, builder, signature.args[0], args[0], args[1])
-            write = element_pointer(context, builder, signature.args[2], args[2], args[3])
-            store_chunk([formula(value) for value in load_chunk(builder, read)], write)
-            return context.get_dummy_value()
-
-        return types.void(source, types.intp, target, types.intp), codegen
-
-    return intrinsic(typed)
-
-
-_half_round_chunk = _round_chunk(half_even_formula)
-_bfloat16_round_chunk = _round_chunk(bfloat16_even_formula)
-
-
-@jit
-def round_array(values: Any, out: Any, kind: Any) -> None:
-    """Round float32 `values` into `out` (both 1-D, C order), ties to even."""
-    whole = 0 if kind == FLOAT_KIND else values.size // CHUNK * CHUNK
-    for at in range(0, whole, CHUNK):
-        if kind == HALF_KIND:
-            _half_round_chunk(values, at, out, at)
-        else:
-            _bfloat16_round_chunk(values, at, out, at)
-    for i in range(whole, values.size):
-        out[i] = round_even(values[i], kind)
-
-
 def _fold(values: Value) -> Value:
     """Add each 8 adjacent numbers as the reduction unit does.
 
@@ -259,17 +225,10 @@ def concatenate(parts: list[Value]) -> Value:
 def _store_probabilities(builder: Any, values: list[Value], place: Any, kind: Any) -> None:
     """Store numbers from 0 to 1 rounded to a kind known at run time, ties away from zero."""
 
-    def is_kind(number: int) -> Any:
-        return builder.icmp_signed("==", kind, INDEX(number))
+    def emit(rounded: Callable[[Value], Value]) -> None:
+        store_chunk([rounded(p) for p in values], place)
 
-    with builder.if_else(is_kind(HALF_KIND)) as (half, other):
-        with half:
-            store_chunk([half_away_probability_formula(p) for p in values], place)
-        with other, builder.if_else(is_kind(BFLOAT16_KIND)) as (bfloat16, single):
-            with bfloat16:
-                store_chunk([bfloat16_away_formula(p) for p in values], place)
-            with single:
-                store_chunk(values, place)
+    for_each_kind(builder, kind, PROBABILITY_FORMULAS, emit)
 
 
 def abreast(formula: Callable[[Value], Value], values: list[Value], count: int) -> list[Value]:

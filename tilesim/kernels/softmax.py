@@ -178,10 +178,9 @@ def chunk_range(start: Any, stop: Any) -> Any:
 @jit
 def mask_chunks(scores: Any, first: Any, chunks: Any, counted: Any) -> None:
     """Put probability 0 into the chunks of a row that hold no visible column."""
-    for column in range(min(chunks[0] * CHUNK, counted)):
-        scores[first + column] = 0.0
-    for column in range(chunks[1] * CHUNK, counted):
-        scores[first + column] = 0.0
+    row = scores[first : first + counted]
+    row[: chunks[0] * CHUNK] = 0.0
+    row[chunks[1] * CHUNK :] = 0.0
 
 
 @jit_apart

@@ -16,6 +16,7 @@ from numba import types
 from tilesim.kernels._jit import intrinsic, jit
 from tilesim.kernels.expression import Value
 from tilesim.kernels.processor import BLOCK
+from tilesim.kernels.rounding import for_each_kind
 
 MICRO_ROWS = BLOCK.rows
 CACHE_LINE = 16
@@ -194,18 +195,7 @@ def few_rows_multiplier(rows: int, vectors: int, formulas: dict[int, Callable[[V
                 start = [[_load_vector(builder, row, part) for part in range(vectors)] for row in c_rows]
                 _store_block(builder, c_rows, _sum_products(builder, count, start, a_rows, read))
 
-            def choose(left: list[tuple[int, Callable[[Value], Value]]]) -> None:
-                (number, formula), *others = left
-                if not others:
-                    emit(formula)
-                    return
-                with builder.if_else(builder.icmp_signed("==", chosen, INDEX(number))) as (this, other):
-                    with this:
-                        emit(formula)
-                    with other:
-                        choose(others)
-
-            choose(list(formulas.items()))
+            for_each_kind(builder, chosen, formulas, emit)
             return context.get_dummy_value()
 
         number = types.intp
