@@ -150,14 +150,3 @@ def test_progress_counts_up_to_all_tasks(rng):
     assert seen
     assert seen[-1][0] == seen[-1][1]
     assert sorted(seen) == seen
-
-
-def test_an_error_in_progress_stops_the_workers_and_passes_on(rng):
-    q, k, v = (rng.standard_normal((1, 2, 300, 16)).astype(np.float32) for _ in range(3))
-
-    def interrupt(done, total):
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run_kernel(state(q, k, v), tile=Tile(), policy=PRECISIONS["float"], progress=interrupt)
-    assert threading.active_count() == 1

@@ -11,6 +11,7 @@ from tilesim import scratch
 @pytest.fixture(autouse=True)
 def nothing_kept(monkeypatch):
     monkeypatch.setattr(scratch, "_kept", [])
+    scratch._returned.clear()
 
 
 def test_storage_is_large_enough_and_starts_on_a_cache_line():
@@ -62,3 +63,29 @@ def test_threads_never_share():
     for thread in threads:
         thread.join()
     assert not failures
+
+
+def test_a_result_is_not_used_again_while_any_array_looks_at_it():
+    result = scratch.lend((300, 400))
+    place = result.ctypes.data
+    assert result.shape == (300, 400)
+    assert result.flags.c_contiguous
+    assert result.flags.writeable
+    view = result[5:].T
+    del result
+    assert not np.shares_memory(scratch.lend((300, 400)), view)
+    del view
+    # Two results have come back by now.
+    assert place in {array.ctypes.data for array in (scratch.lend((300, 400)), scratch.lend((300, 400)))}
+
+
+def test_only_results_of_some_size_come_back():
+    for shape in ((0, 3), (4, 5), (1, scratch.MOST_LENT_BYTES // 4 + 1)):
+        assert scratch.lend(shape).shape == shape
+    assert not scratch._returned
+
+
+def test_what_results_let_go_is_bounded():
+    results = [scratch.lend((64, 1024)) for _ in range(20)]
+    del results
+    assert len(scratch._returned) <= 4

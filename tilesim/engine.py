@@ -1,17 +1,9 @@
-"""Runs the compiled kernels: lays out storage, starts worker threads, watches them.
-
-Workers are plain threads that release the interpreter's lock: no threading layer is involved, so several
-callers, forked processes and any number of threads are all right.
-"""
+"""Runs the compiled kernels: lays out storage, cuts the work into tasks, hands them to worker threads."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import os
-import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,9 +15,7 @@ from tilesim.problem import Problem, read_problem
 from tilesim.tensors import as_float32
 from tilesim.tile import Tile
 from tilesim.units import align_up, ceil_div
-
-Progress = Callable[[int, int], None]
-"""Called now and then from the calling thread with tasks done and tasks in all."""
+from tilesim.workers import Progress, run_workers
 
 PACK_BLOCK = 256
 """Keys packed as one task, and over which V is known to be finite or not."""
@@ -38,8 +28,7 @@ BLOCK_ROWS = 128
 FOLDED_ROWS = 128
 """Query rows, of all heads that share their keys, up to which these heads are taken as one."""
 SMALL_FLOPS = 2_000_000
-"""Below this, starting a thread costs more than it saves."""
-POLL_S = 0.05
+"""Below this, waking a thread costs more than it saves."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -101,7 +90,7 @@ def run_kernel(
     storage = scratch.take(shared_heads * sum(sizes))
     packed = _packed(storage, shared_heads, sizes, ceil_div(workload.seq_kv, PACK_BLOCK))
     rows_of_heads, rows = work.q.shape[:2]
-    output = np.empty((len(work.splits) - 1, rows_of_heads, rows, workload.head_dim_v), np.float32)
+    output = scratch.lend((len(work.splits) - 1, rows_of_heads, rows, workload.head_dim_v))
     row_max, row_sum = np.empty((2, *output.shape[:3]), np.float32)
     tile_sizes = (0, 0)
     if work.local:
@@ -121,7 +110,7 @@ def run_kernel(
         )  # fmt: skip
         scratch.give_back(own)
 
-    _run_workers(work.workers, len(work.tasks), progress, run)
+    run_workers(work.workers, len(work.tasks), progress, run)
     scratch.give_back(storage)
     one_output, one_max, one_sum = kernel_inputs.combine_splits(output, row_max, row_sum, policy)
     wall_s = time.perf_counter() - start
@@ -246,65 +235,3 @@ def _packed_tile(storage: npt.NDArray[np.float32], sizes: tuple[int, int], block
     """Cut storage for one tile of one head; a `block` of 0 says that it is not used."""
     packed = _packed(storage, 1, sizes, 1)
     return packed._replace(keys=packed.keys[0], values=packed.values[0], finite=packed.finite[0], block=block)
-
-
-def _run_workers(
-    workers: int,
-    total: int,
-    progress: Progress | None,
-    work: Callable[[npt.NDArray[np.int64]], None],
-) -> None:
-    """Run `work` in that many threads on shared counters, `total` tasks in all, and wait for all of them.
-
-    An exception, Ctrl-C included, stops all workers after the task at hand. The calling thread only watches:
-    if it worked as well, a thread that it starts would often share its core for the first milliseconds.
-    """
-    from tilesim.kernels.counter import COUNTERS, DONE_TASKS, STOPPED
-
-    counter = np.zeros(COUNTERS, np.int64)
-    failures: list[BaseException] = []
-
-    def guarded(place: int) -> None:
-        try:
-            _spread_out(place)
-            work(counter)
-        except BaseException as error:
-            failures.append(error)
-            counter[STOPPED] = 1
-
-    if workers == 1 and total == 1 and progress is None:
-        work(counter)
-        return
-    threads = [threading.Thread(target=guarded, args=(place,), daemon=True) for place in range(workers)]
-    for thread in threads:
-        thread.start()
-    try:
-        alive = threads
-        while alive:
-            alive[0].join(POLL_S)
-            alive = [thread for thread in alive if thread.is_alive()]
-            if progress is not None and counter[DONE_TASKS] < total:
-                progress(int(counter[DONE_TASKS]), total)
-        if progress is not None and not failures:
-            progress(total, total)
-    except BaseException:
-        counter[STOPPED] = 1
-        for thread in threads:
-            thread.join()
-        raise
-    if failures:
-        raise failures[0]
-
-
-def _spread_out(place: int) -> None:
-    """Move the calling thread to a processor of its own, from where the system may move it on.
-
-    A thread begins on the processor of the one that started it, and may share it for milliseconds.
-    """
-    if not hasattr(os, "sched_setaffinity"):
-        return
-    allowed = sorted(os.sched_getaffinity(0))
-    if len(allowed) > 1:
-        with contextlib.suppress(OSError):
-            os.sched_setaffinity(0, {allowed[place % len(allowed)]})
-            os.sched_setaffinity(0, allowed)

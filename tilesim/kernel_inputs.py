@@ -137,11 +137,14 @@ def tasks(
     order = np.arange(len(tops))
     if folded == 1:
         first, _ = band.key_range(tops, seq_q, seq_kv)
-        _, last = band.key_range(tops + counts - 1, seq_q, seq_kv)
-        order = np.argsort(-(counts * np.maximum(last - first, 0)), kind="stable")
-    heads = np.arange(rows_of_heads, dtype=np.int64)
-    block, split, head = (x.reshape(-1) for x in np.meshgrid(order, np.arange(splits), heads, indexing="ij"))
-    return np.ascontiguousarray(np.stack([head, tops[block], counts[block], split], axis=1))
+        _, last = band.key_range(tops + (counts - 1), seq_q, seq_kv)
+        order = np.argsort(counts * np.minimum(first - last, 0), kind="stable")
+    found = np.empty((len(tops), splits, rows_of_heads, 4), np.int64)
+    found[..., 0] = np.arange(rows_of_heads)
+    found[..., 1] = tops[order][:, None, None]
+    found[..., 2] = counts[order][:, None, None]
+    found[..., 3] = np.arange(splits)[:, None]
+    return found.reshape(-1, 4)
 
 
 def combine_splits(

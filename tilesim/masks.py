@@ -50,9 +50,9 @@ class Band:
 
         A row that sees nothing has an empty range (both bounds equal).
         """
-        own = rows + self.shift(seq_q, seq_kv)
-        stop = np.clip(own + min(self.right, UNBOUNDED) + 1, 0, seq_kv)
-        start = np.clip(own - min(self.left, UNBOUNDED), 0, seq_kv)
+        shift = self.shift(seq_q, seq_kv)
+        stop = np.minimum(np.maximum(rows + (shift + min(self.right, UNBOUNDED) + 1), 0), seq_kv)
+        start = np.maximum(rows + (shift - min(self.left, UNBOUNDED)), 0)
         return np.minimum(start, stop), stop
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import collections
+import contextlib
+import math
 import threading
 
 import numpy as np
@@ -11,12 +14,20 @@ MOST_BYTES = 64 * 1024**2
 """Kept between calls at most; what is larger goes back to the system at once."""
 CACHE_LINE_BYTES = 64
 
+LEAST_LENT_BYTES, MOST_LENT_BYTES = 128 * 1024, MOST_BYTES // 4
+"""Of results whose storage is kept when it comes back: smaller ones come cheaply, larger ones take room."""
+
 _lock = threading.Lock()
 _kept: list[npt.NDArray[np.float32]] = []
+_returned: collections.deque[npt.NDArray[np.float32]] = collections.deque(maxlen=4)
+"""What results have let go: without a lock, since that may happen anywhere, even within `take`."""
 
 
 def take(size: int) -> npt.NDArray[np.float32]:
     """Return float32 storage of at least `size` elements on a cache line, its content arbitrary."""
+    with contextlib.suppress(IndexError):
+        while True:
+            give_back(_returned.popleft())
     with _lock:
         fitting = [index for index, array in enumerate(_kept) if size <= array.size <= 2 * size + 4096]
         if fitting:
@@ -38,3 +49,22 @@ def aligned(size: int) -> npt.NDArray[np.float32]:
     raw = np.empty(size + spare, np.float32)
     skip = -raw.ctypes.data % CACHE_LINE_BYTES // 4
     return raw[skip : skip + size]
+
+
+class _Loan:
+    """Owner of storage in the eyes of NumPy: gives it back once no array looks at it any more."""
+
+    def __init__(self, storage: npt.NDArray[np.float32]) -> None:
+        self._storage = storage
+        self.__array_interface__ = storage.__array_interface__
+
+    def __del__(self) -> None:
+        _returned.append(self._storage)
+
+
+def lend(shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
+    """Return a float32 array, its content arbitrary, whose storage is used again when it is gone."""
+    size = math.prod(shape)
+    if not LEAST_LENT_BYTES <= 4 * size <= MOST_LENT_BYTES:
+        return np.empty(shape, np.float32)
+    return np.asarray(_Loan(take(size)))[:size].reshape(shape)

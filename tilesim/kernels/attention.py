@@ -33,10 +33,12 @@ from tilesim.kernels.softmax import (
 from tilesim.kernels.variant import NO_MASK, ScoreVariant, alter_scores, hides, mask_row
 from tilesim.kernels.vector import (
     CACHE_LINE,
+    HALF_COLUMNS,
     MICRO_ROWS,
     PANEL_COLUMNS,
     multiply_add,
     multiply_block,
+    multiply_half_block,
     padded_columns,
     prefetch,
 )
@@ -117,6 +119,31 @@ def _multiply(
         for row in range(0, GROUP_ROWS, MICRO_ROWS):
             place = row * c_stride + panel * PANEL_COLUMNS
             multiply_block(c, place, c_stride, a, row * a_stride, a_stride, b, panel * b_panel, depth)
+
+
+@jit
+def _multiply_half(c: Any, c_stride: Any, a: Any, a_stride: Any, b: Any, half: Any, depth: Any) -> None:
+    """Multiply a group of rows of A with half a panel of keys."""
+    panel, column = half // 2, half % 2 * HALF_COLUMNS
+    for row in range(0, GROUP_ROWS, MICRO_ROWS):
+        place = row * c_stride + panel * PANEL_COLUMNS + column
+        keys = panel * depth * PANEL_COLUMNS + column
+        multiply_half_block(c, place, c_stride, a, row * a_stride, a_stride, b, keys, depth)
+
+
+@jit
+def _multiply_keys(
+    c: Any, c_stride: Any, a: Any, a_stride: Any, b: Any, first: Any, last: Any, depth: Any
+) -> None:
+    """Multiply a group of rows of A with the half panels ``first ... last - 1`` of keys, 0 and 1 in panel 0."""
+    whole = (first + 1) // 2
+    if first % 2:
+        _multiply_half(c, c_stride, a, a_stride, b, first, depth)
+    size = depth * PANEL_COLUMNS
+    products, keys = c[whole * PANEL_COLUMNS :], b[whole * size :]
+    _multiply(products, c_stride, a, a_stride, keys, size, last // 2 - whole, depth)
+    if last % 2:
+        _multiply_half(c, c_stride, a, a_stride, b, last - 1, depth)
 
 
 @jit_apart
@@ -217,16 +244,14 @@ def _group_tile(
     least, most = _seen_by_any(group.bounds, rows)
     # Panels are cut at multiples of their width over all keys: a tile may begin inside one.
     tile_panel = low // PANEL_COLUMNS
-    first_panel = (low + least) // PANEL_COLUMNS
-    panels = (low + most + PANEL_COLUMNS - 1) // PANEL_COLUMNS - first_panel
-    panel_size = block.depth * PANEL_COLUMNS
+    inside = low - tile_panel * PANEL_COLUMNS
+    first, last = (inside + least) // HALF_COLUMNS, (inside + most + HALF_COLUMNS - 1) // HALF_COLUMNS
     queries = block.q[first_row * block.depth :]
-    products = group.strip[(first_panel - tile_panel) * PANEL_COLUMNS :]
-    keys = packed.keys[first_panel * panel_size :]
+    keys = packed.keys[tile_panel * block.depth * PANEL_COLUMNS :]
     _fetch(block, first_row, rows, group.width)
-    _multiply(products, group.stride, queries, block.depth, keys, panel_size, panels, block.depth)
+    _multiply_keys(group.strip, group.stride, queries, block.depth, keys, first, last, block.depth)
 
-    scores = group.strip[low - tile_panel * PANEL_COLUMNS :]
+    scores = group.strip[inside:]
     if variant.active:
         _alter_scores(scores, top + first_row, rows, group, place, sight, variant)
     _softmax(scores, first_row, rows, columns, update, block, group, numerics)

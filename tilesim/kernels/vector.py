@@ -23,6 +23,7 @@ CACHE_LINE = 16
 """float32 elements of one cache line."""
 PANEL_COLUMNS = BLOCK.lanes * BLOCK.vectors
 """Columns of one packed panel: what one micro-kernel call covers."""
+HALF_COLUMNS = PANEL_COLUMNS // 2
 
 
 @jit
@@ -129,43 +130,42 @@ def _store_block(builder: Any, c_rows: list[Any], totals: Sums) -> None:
             builder.store(total, _vector_pointer(builder, c_row, part), align=4)
 
 
-@intrinsic
-def multiply_block(
-    typing_context: Any,
-    c: Any,
-    c_offset: Any,
-    c_stride: Any,
-    a: Any,
-    a_offset: Any,
-    a_stride: Any,
-    b: Any,
-    b_offset: Any,
-    depth: Any,
-) -> Any:
-    """Store ``A @ B`` of one register block into `c`.
+def _block_multiplier(vectors: int) -> Any:
+    """Return an intrinsic that stores ``A @ B`` of one register block, `vectors` wide, into `c`.
 
     Arrays are 1-D float32, offsets and strides count elements. A is MICRO_ROWS x depth with row stride
-    `a_stride`; B is depth x PANEL_COLUMNS, contiguous; C is MICRO_ROWS x PANEL_COLUMNS with row stride
-    `c_stride`.
+    `a_stride`; B is of depth rows at stride PANEL_COLUMNS; C has MICRO_ROWS rows at stride `c_stride`.
     """
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        c_array, c_at, c_step, a_array, a_at, a_step, b_array, b_at, count = args
-        c = element_pointer(context, builder, signature.args[0], c_array, c_at)
-        a = element_pointer(context, builder, signature.args[3], a_array, a_at)
-        b = element_pointer(context, builder, signature.args[6], b_array, b_at)
-        c_rows, a_rows = (_rows(builder, *place, BLOCK.rows) for place in ((c, c_step), (a, a_step)))
+    def typed(
+        typing_context: Any, c: Any, c_offset: Any, c_stride: Any, a: Any, a_offset: Any, a_stride: Any,
+        b: Any, b_offset: Any, depth: Any,
+    ) -> Any:  # fmt: skip
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            c_array, c_at, c_step, a_array, a_at, a_step, b_array, b_at, count = args
+            c = element_pointer(context, builder, signature.args[0], c_array, c_at)
+            a = element_pointer(context, builder, signature.args[3], a_array, a_at)
+            b = element_pointer(context, builder, signature.args[6], b_array, b_at)
+            c_rows, a_rows = (_rows(builder, *place, BLOCK.rows) for place in ((c, c_step), (a, a_step)))
 
-        def read(step: Any) -> list[Any]:
-            row = builder.gep(b, [builder.mul(step, INDEX(PANEL_COLUMNS))])
-            return [_load_vector(builder, row, part) for part in range(BLOCK.vectors)]
+            def read(step: Any) -> list[Any]:
+                row = builder.gep(b, [builder.mul(step, INDEX(PANEL_COLUMNS))])
+                return [_load_vector(builder, row, part) for part in range(vectors)]
 
-        zeros = [[ZERO] * BLOCK.vectors] * BLOCK.rows
-        _store_block(builder, c_rows, _sum_products(builder, count, zeros, a_rows, read))
-        return context.get_dummy_value()
+            zeros = [[ZERO] * vectors] * BLOCK.rows
+            _store_block(builder, c_rows, _sum_products(builder, count, zeros, a_rows, read))
+            return context.get_dummy_value()
 
-    number = types.intp
-    return types.void(c, number, number, a, number, number, b, number, number), codegen
+        number = types.intp
+        return types.void(c, number, number, a, number, number, b, number, number), codegen
+
+    return intrinsic(typed)
+
+
+multiply_block = _block_multiplier(BLOCK.vectors)
+"""Whole panels of B."""
+multiply_half_block = _block_multiplier(BLOCK.vectors // 2)
+"""Half panels: still enough sums to keep the processor busy."""
 
 
 def few_rows_multiplier(rows: int, vectors: int, formulas: dict[int, Callable[[Value], Value]]) -> Any:

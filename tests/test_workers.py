@@ -1,0 +1,96 @@
+"""Worker threads: all of them done when a call ends, whatever ends it, and kept for the next one."""
+
+import itertools
+import multiprocessing
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import tilesim as ts
+from tilesim import workers
+from tilesim.kernels.counter import STOPPED
+
+
+class Work:
+    """Waits until it is told to stop, as a kernel does between tasks, and counts who is at it."""
+
+    def __init__(self):
+        self.lock, self.begun, self.ended = threading.Lock(), 0, 0
+
+    def __call__(self, counter):
+        with self.lock:
+            self.begun += 1
+        while not counter[STOPPED]:
+            time.sleep(0.001)
+        with self.lock:
+            self.ended += 1
+
+
+def test_an_error_in_progress_stops_the_workers_and_passes_on():
+    work = Work()
+
+    def interrupt(done, total):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        workers.run_workers(3, 8, interrupt, work)
+    assert work.begun == work.ended == 3
+
+
+def test_an_error_in_one_worker_stops_the_others_and_passes_on():
+    work, turns = Work(), itertools.count()
+
+    def fails_second(counter):
+        if next(turns) == 1:
+            raise MemoryError("no scratch")
+        work(counter)
+
+    with pytest.raises(MemoryError, match="no scratch"):
+        workers.run_workers(2, 8, None, fails_second)
+    assert work.begun == work.ended == 1
+
+
+def test_threads_are_used_again():
+    def names(count):
+        seen, everybody = [], threading.Barrier(count)
+
+        def note(counter):
+            everybody.wait(10)
+            seen.append(threading.current_thread().name)
+
+        workers.run_workers(count, 8, None, note)
+        return set(seen)
+
+    first = names(4)
+    assert len(first) == 4
+    before = threading.active_count()
+    for _ in range(20):
+        names(4)
+    assert threading.active_count() == before
+
+
+def _output():
+    rng = np.random.default_rng(5)
+    q, k, v = rng.standard_normal((3, 1, 4, 300, 32), np.float32)
+    return ts.attention(q, k, v, threads=3).tobytes()
+
+
+def _send_output(pipe):
+    pipe.send(_output())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="forks")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_forked_process_has_workers_of_its_own():
+    wanted = _output()
+    receive, send = multiprocessing.Pipe(duplex=False)
+    child = multiprocessing.get_context("fork").Process(target=_send_output, args=(send,), daemon=True)
+    child.start()
+    try:
+        assert receive.poll(60)
+        assert receive.recv() == wanted
+    finally:
+        child.kill()
