@@ -18,7 +18,8 @@ def _any(values, out):
 def _row(scores, lanes):
     chunks = (0, scores.size // rows.CHUNK)
     visible = (0, scores.size)
-    rows.exp_and_sum(scores, 0, chunks, visible, scores.size, np.float32(0.0), FLOAT_KIND, lanes, -1)
+    rows.exponentials(scores, 0, chunks, visible, scores.size, np.float32(0.0))
+    rows.sum_and_round(scores, 0, chunks, visible, scores.size, FLOAT_KIND, lanes, -1)
 
 
 def run(function, values):

@@ -25,9 +25,8 @@ def _exp_each(values, out):
 @jit
 def _exp_row(scores, lanes):
     chunks, visible = (0, scores.size // rows.CHUNK), (0, scores.size - 5)
-    rows.exp_and_sum(
-        scores, 0, chunks, visible, scores.size - 3, np.float32(0.5), rounding.HALF_KIND, lanes, -1
-    )
+    rows.exponentials(scores, 0, chunks, visible, scores.size - 3, np.float32(0.5))
+    rows.sum_and_round(scores, 0, chunks, visible, scores.size - 3, rounding.HALF_KIND, lanes, -1)
 
 
 def attention_results(rng):

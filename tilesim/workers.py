@@ -40,8 +40,8 @@ def run_workers(
 ) -> None:
     """Run `work` in that many threads on shared counters, `total` tasks in all, and wait for all of them.
 
-    An exception, Ctrl-C included, stops all workers after the task at hand. Unless there is a single task, the
-    calling thread only watches, so that it can be interrupted.
+    An exception, Ctrl-C included, stops all workers after the task at hand. Unless there is just
+    one task, the calling thread only watches, so that it can be interrupted.
     """
     from tilesim.kernels.counter import COUNTERS, DONE_TASKS, STOPPED
 

@@ -135,7 +135,7 @@ def _multiply_half(c: Any, c_stride: Any, a: Any, a_stride: Any, b: Any, half: A
 def _multiply_keys(
     c: Any, c_stride: Any, a: Any, a_stride: Any, b: Any, first: Any, last: Any, depth: Any
 ) -> None:
-    """Multiply a group of rows of A with the half panels ``first ... last - 1`` of keys, 0 and 1 in panel 0."""
+    """Multiply a group of rows of A with the half panels ``first ... last - 1`` of keys."""
     whole = (first + 1) // 2
     if first % 2:
         _multiply_half(c, c_stride, a, a_stride, b, first, depth)

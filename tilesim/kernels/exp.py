@@ -9,6 +9,8 @@ right one.
 
 from __future__ import annotations
 
+import numpy as np
+
 from tilesim.kernels.expression import Value, lookup, scalar_function, where
 from tilesim.kernels.processor import BLOCK
 from tilesim.kernels.rounding import ABS_MASK, SIGN_MASK
@@ -29,7 +31,9 @@ C2, C3, C4, C5, C6, C7, C8, C9 = (
 """Minimax coefficients of e^r = 1 + r + C2 r^2 + ... on |r| <= ln 2 / 2."""
 
 STEPS = 16
-POWERS = [2.0 ** (step / STEPS) for step in range(STEPS)]
+POWERS = np.array([2.0 ** (step / STEPS) for step in range(STEPS)])
+SHORT_POWERS = (POWERS.view(np.int64) - (np.arange(STEPS) << 48)).view(np.float64).tolist()
+"""Powers 2^(j / 16), their bits less j sixteenths of a step of the exponent."""
 D2, D3, D4, D5 = 0.49999999986807636, 0.1666666666386786, 0.04166757475797389, 0.008333485267207936
 """Minimax coefficients of e^r = 1 + r + D2 r^2 + ... on |r| <= ln 2 / 32."""
 
@@ -38,7 +42,6 @@ LIMIT = 200.0
 
 SHIFT = 1.5 * 2.0**52
 """Adding it rounds to an integer that then stands in the low bits."""
-EXPONENT_MASK = -(1 << 52)
 
 TANH_IS_X = 2.0**-12
 
@@ -69,9 +72,9 @@ def _exp_by_table(d: Value) -> Value:
     square = r * r
     q = square.times_plus(r.times_plus(D5, D4), r.times_plus(D3, D2))
     less_one = square.times_plus(q, r)
-    power = lookup(POWERS, shifted.bits())
-    p = power.times_plus(less_one, power)
-    return (p.bits() + ((shifted.bits() << 48) & EXPONENT_MASK)).floats()
+    # n = 16 k + j: moved to the exponent, j reaches into the fraction, by as much as its power is short of.
+    power = (lookup(SHORT_POWERS, shifted.bits()).bits() + (shifted.bits() << 48)).floats()
+    return power.times_plus(less_one, power)
 
 
 def exp_nonpositive_formula(x: Value) -> Value:

@@ -97,6 +97,10 @@ class Value:
         compare = self.builder.fcmp_unordered if relation == "!=" else self.builder.fcmp_ordered
         return Value(self.builder, compare(relation, self.ir, self._other(other)))
 
+    def unordered(self, other: Value) -> Value:
+        """Return whether either float is NaN."""
+        return Value(self.builder, self.builder.fcmp_unordered("uno", self.ir, other.ir))
+
     def bits(self) -> Value:
         """Return the bits of floats as integers of the same size."""
         integer = _INT if _element(self.ir.type) == _FLOAT else _INT64

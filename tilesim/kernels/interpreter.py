@@ -32,7 +32,7 @@ _COMPARISONS = {
     "slt": operator.lt, "sle": operator.le, "sgt": operator.gt, "sge": operator.ge,
     "eq": operator.eq, "ne": operator.ne,
     "olt": operator.lt, "ole": operator.le, "ogt": operator.gt, "oge": operator.ge,
-    "oeq": operator.eq, "une": operator.ne,
+    "oeq": operator.eq, "une": operator.ne, "uno": lambda x, y: np.isnan(x) | np.isnan(y),
 }  # fmt: skip
 _atomic = threading.Lock()
 

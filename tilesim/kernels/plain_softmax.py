@@ -25,8 +25,10 @@ from tilesim.kernels.rows import (
     VECTOR,
     Slots,
     is_whole,
+    larger,
     load_chunk,
     masked,
+    reduce_lanes,
     spread,
     store_chunk,
 )
@@ -56,22 +58,6 @@ def _exp(x: Value) -> Value:
     return where(x.compare("<", UNDERFLOW), 0.0, power)
 
 
-def _largest(x: Value, y: Value) -> Value:
-    """Return the larger value; a NaN in x is passed over: it makes the sum NaN later."""
-    return where(x.compare(">", y), x, y)
-
-
-def _reduce(values: list[Value], combine: Any) -> Any:
-    """Return one number from all lanes of a chunk."""
-    while len(values) > 1:
-        values = [combine(*pair) for pair in zip(values[::2], values[1::2], strict=True)]
-    value = values[0]
-    while value.ir.type.count > 1:
-        half = value.ir.type.count // 2
-        value = combine(value.lanes(list(range(half))), value.lanes(list(range(half, 2 * half))))
-    return value.builder.extract_element(value.ir, ir.IntType(32)(0))
-
-
 def _constant(builder: Any, number: float) -> Value:
     return Value(builder, ir.Constant(VECTOR, [number] * LANES))
 
@@ -92,8 +78,8 @@ def _row_max(typing_context: Any, scores: Any, first: Any, chunks: Any, start: A
             seen.set(load_chunk(builder, builder.gep(row, [base])))
             with builder.if_then(builder.not_(is_whole(builder, base, begin, end)), likely=False):
                 seen.set(masked(seen.get(), begin, end, base, -math.inf))
-            running.set([_largest(*pair) for pair in zip(seen.get(), running.get(), strict=True)])
-        return _reduce(running.get(), _largest)
+            running.set([larger(*pair) for pair in zip(seen.get(), running.get(), strict=True)])
+        return reduce_lanes(running.get(), larger).ir
 
     number = types.intp
     return types.float32(scores, number, types.UniTuple(number, 2), number, number), codegen
@@ -122,7 +108,7 @@ def _exp_and_sum(
                 values.set(masked(values.get(), begin, end, base, 0.0))
             store_chunk(values.get(), place)
             sums.set([total + value for total, value in zip(sums.get(), values.get(), strict=True)])
-        return _reduce(sums.get(), lambda x, y: x + y)
+        return reduce_lanes(sums.get(), Value.__add__).ir
 
     number = types.intp
     pair = types.UniTuple(number, 2)

@@ -33,8 +33,6 @@ CHUNK = 64
 
 LANES = BLOCK.lanes
 PARTS = CHUNK // LANES
-_ABREAST = 2
-"""Registers in one chain of steps of the exponential."""
 _FLOAT = ir.FloatType()
 _INT = ir.IntType(32)
 INDEX = ir.IntType(64)
@@ -120,23 +118,45 @@ def is_whole(builder: Any, base: Any, start: Any, stop: Any) -> Any:
     return builder.and_(begins, builder.icmp_signed("<=", builder.add(base, INDEX(CHUNK)), stop))
 
 
-def _larger(x: Value, y: Value) -> Value:
-    """Return the larger value; NaN if either is."""
-    larger = where(x.compare(">", y), x, y)
-    return where(x.compare("!=", x), x, larger)
+def larger(x: Value, y: Value) -> Value:
+    """Return the larger value; a NaN in x is passed over."""
+    return where(x.compare(">", y), x, y)
 
 
-def _largest(parts: list[Value]) -> Value:
-    """Return the largest lane of all, +0 of both zeros, NaN if any is."""
-    while len(parts) > 1:
-        parts = [_larger(*pair) for pair in zip(parts[::2], parts[1::2], strict=True)]
-    values = parts[0]
-    while values.ir.type.count > 1:
-        half = values.ir.type.count // 2
-        x, y = values.lanes(list(range(half))), values.lanes(list(range(half, 2 * half)))
-        zeros = x.compare("==", 0.0) & y.compare("==", 0.0)
-        values = where(zeros, x + y, _larger(x, y))
-    return values
+def reduce_lanes(values: list[Value], combine: Callable[[Value, Value], Value]) -> Value:
+    """Return one number from all lanes of a chunk, halves combined with halves."""
+    while len(values) > 1:
+        values = [combine(*pair) for pair in zip(values[::2], values[1::2], strict=True)]
+    value = values[0]
+    while value.ir.type.count > 1:
+        half = value.ir.type.count // 2
+        value = combine(value.lanes(list(range(half))), value.lanes(list(range(half, 2 * half))))
+    return Value(value.builder, value.builder.extract_element(value.ir, _INT(0)))
+
+
+class _Maximum:
+    """Largest number of many chunks, zero of either sign where both occur; NaN if there is one."""
+
+    def __init__(self, builder: Any) -> None:
+        self.builder = builder
+        self.parts, self.nan = Slots(builder), cgutils.alloca_once(builder, VECTOR)
+        self.parts.set([Value(builder, ir.Constant(VECTOR, [-math.inf] * LANES))] * PARTS)
+        builder.store(ir.Constant(VECTOR, [0.0] * LANES), self.nan)
+
+    def take(self, values: list[Value]) -> None:
+        """Take the numbers of one chunk."""
+        self.parts.set([larger(*pair) for pair in zip(values, self.parts.get(), strict=True)])
+        # Apart, and two at a time, it takes fewer steps than in `larger`.
+        found = Value(self.builder, self.builder.load(self.nan, typ=VECTOR))
+        for x, y in zip(values[::2], values[1::2], strict=True):
+            found = where(x.unordered(y), math.nan, found)
+        self.builder.store(found.ir, self.nan)
+
+    def result(self) -> Any:
+        """Return the largest number of all chunks."""
+        largest = reduce_lanes(self.parts.get(), larger)
+        nan = reduce_lanes([Value(self.builder, self.builder.load(self.nan, typ=VECTOR))], Value.__add__)
+        return where(nan.unordered(nan), nan, largest).ir
 
 
 def _scale_and_max(formula: Callable[[Value, Value], Value]) -> Any:
@@ -149,8 +169,7 @@ def _scale_and_max(formula: Callable[[Value, Value], Value]) -> Any:
             array, at, bounds, first_seen, end_seen, factor = args
             row = element_pointer(context, builder, signature.args[0], array, at)
             factors = spread(builder, factor)
-            running = Slots(builder)
-            running.set([Value(builder, ir.Constant(VECTOR, [-math.inf] * LANES))] * PARTS)
+            running = _Maximum(builder)
             low, high = cgutils.unpack_tuple(builder, bounds, 2)
             with cgutils.for_range_slice(builder, low, high, INDEX(1)) as (chunk, _):
                 base = builder.mul(chunk, INDEX(CHUNK))
@@ -162,9 +181,8 @@ def _scale_and_max(formula: Callable[[Value, Value], Value]) -> Any:
                 partial = builder.not_(is_whole(builder, base, first_seen, end_seen))
                 with builder.if_then(partial, likely=False):
                     seen.set(masked(scaled, first_seen, end_seen, base, -math.inf))
-                running.set([_larger(*pair) for pair in zip(seen.get(), running.get(), strict=True)])
-            largest = _largest(running.get())
-            return builder.extract_element(largest.ir, _INT(0))
+                running.take(seen.get())
+            return running.result()
 
         number = types.intp
         pair = types.UniTuple(number, 2)
@@ -231,13 +249,10 @@ def _store_probabilities(builder: Any, values: list[Value], place: Any, kind: An
     for_each_kind(builder, kind, PROBABILITY_FORMULAS, emit)
 
 
-def abreast(formula: Callable[[Value], Value], values: list[Value], count: int) -> list[Value]:
-    """Apply a formula to the registers of a chunk, `count` side by side so that their steps overlap."""
-    results = []
-    for first in range(0, len(values), count):
-        wide = formula(concatenate(values[first : first + count]))
-        results += [wide.lanes(list(range(part * LANES, (part + 1) * LANES))) for part in range(count)]
-    return results
+def side_by_side(formula: Callable[[Value], Value], values: list[Value]) -> list[Value]:
+    """Apply a formula to all registers of a chunk, step by step, so that their steps overlap."""
+    wide = formula(concatenate(values))
+    return [wide.lanes(list(range(first, first + LANES))) for first in range(0, CHUNK, LANES)]
 
 
 def _add_to_lanes(builder: Any, values: list[Value], lanes: Any, fold_to: Any) -> None:
@@ -250,20 +265,41 @@ def _add_to_lanes(builder: Any, values: list[Value], lanes: Any, fold_to: Any) -
             store_chunk([total + value for total, value in zip(sums, values, strict=True)], lanes)
 
 
+class _Chunk:
+    """A chunk of a row under construction: which of its columns are seen, which only lie in it."""
+
+    def __init__(self, builder: Any, chunk: Any, row: Any, visible: Any, counted: Any) -> None:
+        self.builder, self.counted = builder, counted
+        self.base = builder.mul(chunk, INDEX(CHUNK))
+        self.place = builder.gep(row, [self.base])
+        self.start, self.stop = cgutils.unpack_tuple(builder, visible, 2)
+
+    def load(self) -> list[Value]:
+        return load_chunk(self.builder, self.place)
+
+    def seen(self, values: list[Value]) -> list[Value]:
+        """Return `values` with 0 in the columns that the row does not see."""
+        slots = Slots(self.builder)
+        slots.set(values)
+        partial = self.builder.not_(is_whole(self.builder, self.base, self.start, self.stop))
+        with self.builder.if_then(partial, likely=False):
+            slots.set(masked(values, self.start, self.stop, self.base, 0.0))
+        return slots.get()
+
+    def restore(self, before: list[Value]) -> None:
+        """Undo what was stored behind the row's last column, where `before` stood."""
+        behind = self.builder.icmp_signed(">", self.builder.add(self.base, INDEX(CHUNK)), self.counted)
+        with self.builder.if_then(behind, likely=False):
+            inside = _below(self.builder, self.counted, self.base)
+            stored = self.load()
+            store_chunk([where(*choice) for choice in zip(inside, stored, before, strict=True)], self.place)
+
+
 @intrinsic
-def exp_and_sum(
-    typing_context: Any,
-    scores: Any,
-    first: Any,
-    chunks: Any,
-    visible: Any,
-    counted: Any,
-    maximum: Any,
-    kind: Any,
-    lanes: Any,
-    fold_from: Any,
+def exponentials(
+    typing_context: Any, scores: Any, first: Any, chunks: Any, visible: Any, counted: Any, maximum: Any
 ) -> Any:
-    """Turn scores into probabilities, exp(score - maximum), and add them up unrounded.
+    """Turn scores into exp(score - maximum), in place.
 
     Parameters
     ----------
@@ -274,6 +310,46 @@ def exp_and_sum(
     counted : int
         Columns of the row; what lies behind is left as it is.
     maximum : float32
+    """
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        array, at, bounds, seen, end, top = args
+        row = element_pointer(context, builder, signature.args[0], array, at)
+        maximum = spread(builder, top)
+        low, high = cgutils.unpack_tuple(builder, bounds, 2)
+        with cgutils.for_range_slice(builder, low, high, INDEX(1)) as (number, _):
+            chunk = _Chunk(builder, number, row, seen, end)
+            before = chunk.load()
+            less = [score - maximum for score in before]
+            store_chunk(chunk.seen(side_by_side(exp_nonpositive_formula, less)), chunk.place)
+            chunk.restore(before)
+        return context.get_dummy_value()
+
+    number = types.intp
+    pair = types.UniTuple(number, 2)
+    return types.void(scores, number, pair, pair, number, types.float32), codegen
+
+
+@intrinsic
+def sum_and_round(
+    typing_context: Any,
+    scores: Any,
+    first: Any,
+    chunks: Any,
+    visible: Any,
+    counted: Any,
+    kind: Any,
+    lanes: Any,
+    fold_from: Any,
+) -> Any:
+    """Add up exponentials, then round them to probabilities, in place.
+
+    A loop of its own: in one with `exponentials` the processor could not look far enough ahead.
+
+    Parameters
+    ----------
+    scores, first, chunks, visible, counted
+        As for `exponentials`.
     kind : int
         Kind to which probabilities are rounded, ties away from zero.
     lanes : float32 array of 64
@@ -283,37 +359,24 @@ def exp_and_sum(
     """
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        array, at, bounds, seen, end, top, to_kind, sums, fold_origin = args
+        array, at, bounds, seen, end, to_kind, sums, fold_origin = args
         row = element_pointer(context, builder, signature.args[0], array, at)
-        lane = element_pointer(context, builder, signature.args[7], sums, INDEX(0))
-        maximum = spread(builder, top)
+        lane = element_pointer(context, builder, signature.args[6], sums, INDEX(0))
         low, high = cgutils.unpack_tuple(builder, bounds, 2)
-        start, stop = cgutils.unpack_tuple(builder, seen, 2)
         folds = builder.icmp_signed(">=", fold_origin, INDEX(0))
-        slots = Slots(builder)
-        with cgutils.for_range_slice(builder, low, high, INDEX(1)) as (chunk, _):
-            base = builder.mul(chunk, INDEX(CHUNK))
-            place = builder.gep(row, [base])
-            before = load_chunk(builder, place)
-            less = [score - maximum for score in before]
-            slots.set(abreast(exp_nonpositive_formula, less, _ABREAST))
-            partial = builder.not_(is_whole(builder, base, start, stop))
-            with builder.if_then(partial, likely=False):
-                slots.set(masked(slots.get(), start, stop, base, 0.0))
-            values = slots.get()
-            eights = builder.mul(builder.sub(chunk, fold_origin), INDEX(8))
+        with cgutils.for_range_slice(builder, low, high, INDEX(1)) as (number, _):
+            chunk = _Chunk(builder, number, row, seen, end)
+            before = chunk.load()
+            values = chunk.seen(before)
+            eights = builder.mul(builder.sub(number, fold_origin), INDEX(8))
             _add_to_lanes(builder, values, lane, builder.select(folds, eights, INDEX(-1)))
-            _store_probabilities(builder, values, place, to_kind)
-            behind = builder.icmp_signed(">", builder.add(base, INDEX(CHUNK)), end)
-            with builder.if_then(behind, likely=False):
-                inside = _below(builder, end, base)
-                stored = load_chunk(builder, place)
-                store_chunk([where(*choice) for choice in zip(inside, stored, before, strict=True)], place)
+            _store_probabilities(builder, values, chunk.place, to_kind)
+            chunk.restore(before)
         return context.get_dummy_value()
 
     number = types.intp
     pair = types.UniTuple(number, 2)
-    return types.void(scores, number, pair, pair, number, types.float32, number, lanes, number), codegen
+    return types.void(scores, number, pair, pair, number, number, lanes, number), codegen
 
 
 @intrinsic

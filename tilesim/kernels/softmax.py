@@ -14,7 +14,7 @@ import numpy as np
 from tilesim.kernels._jit import jit, jit_apart
 from tilesim.kernels.exp import exp_any
 from tilesim.kernels.rounding import round_away
-from tilesim.kernels.rows import CHUNK, exp_and_sum, fold_lanes, scale_and_max, sum_of_eight
+from tilesim.kernels.rows import CHUNK, exponentials, fold_lanes, scale_and_max, sum_and_round, sum_of_eight
 
 GENERIC_SUM = 0
 BASIC_SUM = 1
@@ -153,12 +153,13 @@ def _row_sum(
     halves = numerics.sum_form == BASIC_SUM and counted > 15 * CHUNK and counted <= 16 * CHUNK
     folded = 8 if counted >= 8 * CHUNK else 0
     folding = _clip(chunks, 0, folded)
-    exp_and_sum(scores, first, folding, visible, counted, maximum, kind, lanes, 0)
+    exponentials(scores, first, chunks, visible, counted, maximum)
+    sum_and_round(scores, first, folding, visible, counted, kind, lanes, 0)
     if halves:
         fold_lanes(lanes, eights, 0)
         lanes[:] = 0.0
     rest = _clip(chunks, folded, 1 << 40)
-    exp_and_sum(scores, first, rest, visible, counted, maximum, kind, lanes, 8 if halves else -1)
+    sum_and_round(scores, first, rest, visible, counted, kind, lanes, 8 if halves else -1)
     if halves:
         fold_lanes(lanes, eights, 8)
         for lane in range(8):
