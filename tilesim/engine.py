@@ -21,8 +21,10 @@ PACK_BLOCK = 256
 """Keys packed as one task, and over which V is known to be finite or not."""
 CACHE_LINE = 16
 """float32 elements of one cache line."""
-LOCAL_ROWS = 512
-"""Query rows for which workers pack a head's keys and values themselves, tile by tile, in one task."""
+LOCAL_ROWS = 4096
+"""Query rows of a head up to which a worker takes all of them, and packs the keys for itself."""
+LOCAL_KEYS = 512
+"""Keys that it packs at once, if not a whole tile."""
 BLOCK_ROWS = 128
 """Query rows of one task at most: K and V tiles are read from cache that many rows at a time."""
 FOLDED_ROWS = 128
@@ -86,15 +88,15 @@ def run_kernel(
     work = _Work.cut(problem, tile, policy, threads)
     start = time.perf_counter()
     sizes = _packed_sizes(workload.seq_kv, workload.head_dim, workload.head_dim_v)
-    shared_heads = 0 if work.local else len(work.k)
+    shared_heads = 0 if work.local_keys else len(work.k)
     storage = scratch.take(shared_heads * sum(sizes))
     packed = _packed(storage, shared_heads, sizes, ceil_div(workload.seq_kv, PACK_BLOCK))
     rows_of_heads, rows = work.q.shape[:2]
     output = scratch.lend((len(work.splits) - 1, rows_of_heads, rows, workload.head_dim_v))
     row_max, row_sum = np.empty((2, *output.shape[:3]), np.float32)
     tile_sizes = (0, 0)
-    if work.local:
-        tile_sizes = _packed_sizes(work.kv_tile, workload.head_dim, workload.head_dim_v)
+    if work.local_keys:
+        tile_sizes = _packed_sizes(work.local_keys, workload.head_dim, workload.head_dim_v)
     own_size = align_up(work.scratch_size(), CACHE_LINE)
     launch = kernel_inputs.launch(workload, rows_of_heads, work.folded)
     numerics = kernel_inputs.numerics(tile, policy, problem)
@@ -102,11 +104,11 @@ def run_kernel(
 
     def run(counter: npt.NDArray[np.int64]) -> None:
         own = scratch.take(own_size + sum(tile_sizes))
-        block = align_up(work.kv_tile, PACK_BLOCK) if work.local else 0
+        local = _packed_tile(own[own_size:], tile_sizes, work.local_keys)
         kernel.attention_worker(
-            work.q, work.k, work.v, output, row_max, row_sum, packed,
-            _packed_tile(own[own_size:], tile_sizes, block), work.tasks, work.splits, counter, own[:own_size],
-            np.zeros(2 * kernel.GROUP_ROWS, np.int64), work.kv_tile, launch, numerics, variant,
+            work.q, work.k, work.v, output, row_max, row_sum, packed, local, work.tasks, work.splits, counter,
+            own[:own_size], np.zeros(2 * kernel.GROUP_ROWS, np.int64), work.kv_tile, launch, numerics,
+            variant,
         )  # fmt: skip
         scratch.give_back(own)
 
@@ -132,8 +134,8 @@ class _Work:
     ----------
     q, k, v : float32 arrays (heads, rows, head_dim)
         Rows of `folded` query heads that share their keys follow each other in `q`: one longer head.
-    local : bool
-        Whether workers pack keys and values themselves, tile by tile.
+    local_keys : int
+        Keys that a worker packs at once, for itself; 0 if all of them are packed for all workers.
     tasks, splits : int64 arrays
         See `kernels.attention.attention_worker`.
     """
@@ -142,7 +144,7 @@ class _Work:
     k: npt.NDArray[np.float32]
     v: npt.NDArray[np.float32]
     folded: int
-    local: bool
+    local_keys: int
     kv_tile: int
     splits: npt.NDArray[np.int64]
     tasks: npt.NDArray[np.int64]
@@ -156,10 +158,13 @@ class _Work:
         width = workload.head_dim + workload.head_dim_v
         workers = _worker_count(threads, 2 * len(q) * seq_q * seq_kv * width)
         group = workload.heads // workload.kv_heads
-        local = seq_q * group <= LOCAL_ROWS and len(k) >= 2 * workers
+        # Heads that leave a worker idle at the end are better cut up.
+        balanced = len(k) >= 2 * workers and (len(k) % workers == 0 or len(k) >= 8 * workers)
+        local = seq_q * group <= LOCAL_ROWS and balanced
         folded = group if local or seq_q * group <= FOLDED_ROWS else 1
         q = q.reshape(len(q) // folded, folded * seq_q, workload.head_dim)
         kv_tile = max(1, min(tile.kv_tile, seq_kv))
+        local_keys = min(kv_tile * max(1, LOCAL_KEYS // kv_tile), max(1, seq_kv)) if local else 0
         splits = kernel_inputs.split_keys(seq_kv, kv_tile, tile.kv_splits)
         most_rows = LOCAL_ROWS if local else BLOCK_ROWS
         tasks = kernel_inputs.tasks(workload, len(q), folded, len(splits) - 1, most_rows)
@@ -168,7 +173,7 @@ class _Work:
                 most_rows //= 2
                 tasks = kernel_inputs.tasks(workload, len(q), folded, len(splits) - 1, most_rows)
         return cls(
-            q=q, k=k, v=v, folded=folded, local=local, kv_tile=kv_tile, splits=splits, tasks=tasks,
+            q=q, k=k, v=v, folded=folded, local_keys=local_keys, kv_tile=kv_tile, splits=splits, tasks=tasks,
             workers=workers,
         )  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ def split_keys(seq_kv: int, kv_tile: int, splits: int) -> npt.NDArray[np.int64]:
     return np.array([*range(0, max(1, seq_kv), share), seq_kv], np.int64)
 
 
+@functools.lru_cache(maxsize=4)
 def launch(workload: Workload, rows_of_heads: int, folded: int) -> Any:
     """Return what all tasks share, for rows of heads that hold `folded` query heads each."""
     from tilesim.kernels.sight import Launch
@@ -125,6 +127,7 @@ def numerics(tile: Tile, policy: Precision, problem: Problem) -> Any:
     )
 
 
+@functools.lru_cache(maxsize=4)
 def tasks(
     workload: Workload, rows_of_heads: int, folded: int, splits: int, most_rows: int
 ) -> npt.NDArray[np.int64]:

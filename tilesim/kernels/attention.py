@@ -45,6 +45,8 @@ from tilesim.kernels.vector import (
 
 GROUP_ROWS = TILE_ROWS
 """Query rows whose scores are computed, turned into probabilities and multiplied with V together."""
+NEAR_ROWS = 128
+"""Query rows taken through all tiles that are packed together: few enough to stay in cache."""
 
 
 class Place(NamedTuple):
@@ -406,6 +408,28 @@ def scratch_size(kv_tile: Any, seq_kv: Any, block_rows: Any, depth: Any, head_di
 
 
 @jit_within
+def _run_tiles(
+    top: Any, rows: Any, keys: Any, block: Block, packed: Packed, first_packed: Any, packed_keys: Any,
+    group: Group, kv_tile: Any, sight: Sight, numerics: Numerics, variant: ScoreVariant,
+) -> None:  # fmt: skip
+    """Take rows ``rows[0] ... rows[1] - 1`` of a task through the tiles of ``keys[0] ... keys[1] - 1``."""
+    for low in range(keys[0], keys[1], kv_tile):
+        columns = min(kv_tile, keys[1] - low)
+        place = Place(low, low - first_packed, packed_keys)
+        finite = _all_finite(packed, place.packed_low, columns)
+        for first_row in range(rows[0], rows[1], GROUP_ROWS):
+            count = min(GROUP_ROWS, rows[1] - first_row)
+            if see(
+                top + first_row, count, low, columns, sight, variant.mask, numerics.data_kind, group.bounds
+            ):
+                update = _has_state(block, first_row, count)
+                _group_tile(
+                    top, first_row, count, columns, update, block, packed, finite, group, place, sight,
+                    numerics, variant,
+                )  # fmt: skip
+
+
+@jit_within
 def _run_task(
     k: Any, v: Any, kv_head: Any, top: Any, keys: Any, block: Block, packed: Packed, local: Packed,
     group: Group, kv_tile: Any, sight: Sight, numerics: Numerics, variant: ScoreVariant,
@@ -413,33 +437,32 @@ def _run_task(
     """Take the rows of one task through the tiles of ``keys[0] ... keys[1] - 1``."""
     rows, kind, mask = block.row_max.size, numerics.data_kind, variant.mask
     end = min(keys[1], sight.length)
-    for low in range(keys[0], end, kv_tile):
-        columns = min(kv_tile, end - low)
-        if local.block:
-            few = rows <= MOST_ROWS and see(top, rows, low, columns, sight, mask, kind, group.bounds)
-            if few and _takes_few_rows(rows, v, group.bounds, mask):
-                _few_rows_tile(
-                    k[kv_head], v[kv_head], top, low, columns, block, local.keys, group, sight, numerics,
-                    variant,
-                )  # fmt: skip
-                continue
-            if not sees_tile(top, rows, low, columns, sight, mask, kind, group.bounds):
-                continue
-            tile = slice(low, low + columns)
-            pack_head(k[kv_head, tile], v[kv_head, tile], local, 0, columns, kind)
-            own, place = local, Place(low, 0, columns)
-        else:
-            own = Packed(packed.keys[kv_head], packed.values[kv_head], packed.finite[kv_head], packed.block)
-            place = Place(low, low, k.shape[1])
-        finite = _all_finite(own, place.packed_low, columns)
-        for first_row in range(0, rows, GROUP_ROWS):
-            count = min(GROUP_ROWS, rows - first_row)
-            if see(top + first_row, count, low, columns, sight, mask, kind, group.bounds):
-                update = _has_state(block, first_row, count)
-                _group_tile(
-                    top, first_row, count, columns, update, block, own, finite, group, place, sight,
-                    numerics, variant,
-                )  # fmt: skip
+    if not local.block:
+        own = Packed(packed.keys[kv_head], packed.values[kv_head], packed.finite[kv_head], packed.block)
+        _run_tiles(
+            top, (0, rows), (keys[0], end), block, own, 0, k.shape[1], group, kv_tile, sight, numerics,
+            variant,
+        )  # fmt: skip
+        return
+    step = kv_tile if rows <= MOST_ROWS else local.block
+    for low in range(keys[0], end, step):
+        columns = min(step, end - low)
+        few = rows <= MOST_ROWS and see(top, rows, low, columns, sight, mask, kind, group.bounds)
+        if few and _takes_few_rows(rows, v, group.bounds, mask):
+            _few_rows_tile(
+                k[kv_head], v[kv_head], top, low, columns, block, local.keys, group, sight, numerics, variant
+            )
+            continue
+        if not sees_tile(top, rows, low, columns, sight, mask, kind, group.bounds):
+            continue
+        part = slice(low, low + columns)
+        pack_head(k[kv_head, part], v[kv_head, part], local, 0, columns, kind)
+        for first_row in range(0, rows, NEAR_ROWS):
+            last_row = min(first_row + NEAR_ROWS, rows)
+            _run_tiles(
+                top, (first_row, last_row), (low, low + columns), block, local, low, columns, group, kv_tile,
+                sight, numerics, variant,
+            )  # fmt: skip
 
 
 @jit_entry
@@ -464,8 +487,8 @@ def attention_worker(
     packed : Packed
         Storage for the keys and values of all heads, empty with `local`.
     local : Packed
-        This worker's own storage for those of one tile. If its `block` is not 0, workers pack tiles as they
-        come to them, which pays where a head has a single task.
+        This worker's own storage for those of one block, whole tiles. If its `block` is not 0, workers pack
+        blocks as they come to them, which pays where a head has a single task.
     tasks : int64 array (tasks, 4)
         Row of heads, first row, number of rows, and split of the keys.
     splits : int64 array (splits + 1)
