@@ -22,7 +22,7 @@ from tilesim.kernels.rounding import (
     round_even,
 )
 from tilesim.kernels.rows import INDEX, LANES, load, store
-from tilesim.kernels.vector import CACHE_LINE, PANEL_COLUMNS, element_pointer, padded_columns, prefetch
+from tilesim.kernels.vector import CACHE_LINE, PANEL_COLUMNS, element_pointer, padded_columns, prefetch_far
 
 
 class Packed(NamedTuple):
@@ -109,15 +109,19 @@ def copy_panel_row(typing_context: Any, source: Any, source_at: Any, target: Any
     return types.void(source, types.intp, target, types.intp), codegen
 
 
+AHEAD = 16 * 1024
+"""Numbers between what is read and what is asked for: enough that memory has answered by then."""
+
+
 @jit
 def _prefetch_keys(keys: Any, first: Any, d: Any) -> None:
-    """Ask for a share of the LANES keys from `first` on: that which belongs to the block at `d`.
+    """Ask for as much as the block of LANES keys from `first` on, at `d`, holds, from memory further on.
 
     Blocks are read across rows, which the processor does not foresee.
     """
-    begin = first * keys.shape[1] + d * LANES
-    for at in range(begin, min(begin + LANES * LANES, keys.size), CACHE_LINE):
-        prefetch(keys, at)
+    begin = first * keys.shape[1] + d * LANES + AHEAD
+    for at in range(0, LANES * LANES, CACHE_LINE):
+        prefetch_far(keys, begin + at)
 
 
 @jit_apart
@@ -131,7 +135,7 @@ def pack_keys(keys: Any, first: Any, packed: Any, kind: Any) -> None:
     for column in range(0, whole_keys, LANES):
         row = first + column
         for d in range(0, whole_depth, LANES):
-            _prefetch_keys(keys, row + LANES, d)
+            _prefetch_keys(keys, row, d)
             if kind == HALF_KIND:
                 _transpose_half(keys, row * depth + d, depth, packed, d * PANEL_COLUMNS + column)
             elif kind == BFLOAT16_KIND:

@@ -217,19 +217,32 @@ def multiply_add(typing_context: Any, factor: Any, value: Any, summand: Any) -> 
     return number(number, number, number), codegen
 
 
-@intrinsic
-def prefetch(typing_context: Any, array: Any, first: Any) -> Any:
-    """Ask for the cache line of an element of a 1-D array to be brought near."""
+def _prefetcher(closeness: int) -> Any:
+    """Return an intrinsic that asks for the cache line of an element of a 1-D array: 3 nearest, 0 farthest.
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        module, name = builder.module, "llvm.prefetch.p0"
-        number = ir.IntType(32)
-        pointer = ir.IntType(8).as_pointer()
-        function = module.globals.get(name) or ir.Function(
-            module, ir.FunctionType(ir.VoidType(), [pointer, number, number, number]), name
-        )
-        place = element_pointer(context, builder, signature.args[0], args[0], args[1])
-        builder.call(function, [builder.bitcast(place, pointer), number(0), number(3), number(1)])
-        return context.get_dummy_value()
+    Memory may end before the element: nothing is read.
+    """
 
-    return types.void(array, types.intp), codegen
+    def typed(typing_context: Any, array: Any, first: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            module, name = builder.module, "llvm.prefetch.p0"
+            number = ir.IntType(32)
+            pointer = ir.IntType(8).as_pointer()
+            function = module.globals.get(name) or ir.Function(
+                module, ir.FunctionType(ir.VoidType(), [pointer, number, number, number]), name
+            )
+            place = builder.bitcast(
+                element_pointer(context, builder, signature.args[0], args[0], args[1]), pointer
+            )
+            builder.call(function, [place, number(0), number(closeness), number(1)])
+            return context.get_dummy_value()
+
+        return types.void(array, types.intp), codegen
+
+    return intrinsic(typed)
+
+
+prefetch = _prefetcher(3)
+"""Into the nearest cache."""
+prefetch_far = _prefetcher(2)
+"""Into the second cache, which waits for far more lines at a time."""
