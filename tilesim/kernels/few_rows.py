@@ -20,7 +20,7 @@ _NARROW = 4 if BLOCK.lanes == 16 else 2
 VALUE_COLUMNS = BLOCK.lanes * _NARROW
 """Value columns taken at a time; head_dim_v must be a multiple of it."""
 _WIDE_COLUMNS = 2 * VALUE_COLUMNS
-KEY_BLOCK = 64
+KEY_BLOCK = 16
 """Values are taken that many keys at a time, which stay in the nearest cache for all rows and columns."""
 
 _AS_IS = {FLOAT_KIND: EVEN_FORMULAS[FLOAT_KIND]}
