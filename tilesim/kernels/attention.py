@@ -112,7 +112,7 @@ class Block(NamedTuple):
     row_sum: Any
 
 
-@jit
+@jit_apart
 def _multiply(
     c: Any, c_stride: Any, a: Any, a_stride: Any, b: Any, b_panel: Any, panels: Any, depth: Any
 ) -> None:
@@ -123,7 +123,7 @@ def _multiply(
             multiply_block(c, place, c_stride, a, row * a_stride, a_stride, b, panel * b_panel, depth)
 
 
-@jit
+@jit_apart
 def _multiply_half(c: Any, c_stride: Any, a: Any, a_stride: Any, b: Any, half: Any, depth: Any) -> None:
     """Multiply a group of rows of A with half a panel of keys."""
     panel, column = half // 2, half % 2 * HALF_COLUMNS

@@ -13,7 +13,7 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
-from tilesim.kernels._jit import intrinsic, jit
+from tilesim.kernels._jit import intrinsic, jit_apart
 from tilesim.kernels.expression import Value
 from tilesim.kernels.rounding import EVEN_FORMULAS, for_each_kind
 from tilesim.kernels.rows import INDEX, LANES, load, spread, store
@@ -65,25 +65,25 @@ _add_rescaled = _elementwise(
 )
 
 
-@jit
+@jit_apart
 def round_array(values: Any, out: Any, kind: Any) -> None:
     """Round float32 `values` into `out` (both 1-D, C order), ties to even."""
     _round(out, values, values.size, 0.0, kind)
 
 
-@jit
+@jit_apart
 def multiply_array(values: Any, factor: Any, out: Any, kind: Any) -> None:
     """Put rounded products with `factor` into `out`."""
     _multiply(out, values, values.size, factor, kind)
 
 
-@jit
+@jit_apart
 def divide_array(values: Any, divisor: Any, out: Any, kind: Any) -> None:
     """Put rounded quotients by `divisor` into `out`."""
     _divide(out, values, values.size, divisor, kind)
 
 
-@jit
+@jit_apart
 def add_rescaled(accumulated: Any, factor: Any, values: Any, kind: Any) -> None:
     """Multiply `accumulated` by `factor` and add `values`, in place, rounding each value, product and sum."""
     _add_rescaled(accumulated, values, values.size, factor, kind)
