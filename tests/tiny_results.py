@@ -17,6 +17,11 @@ def _each(values, out, kind):
 
 
 @jit
+def _round_array(values, out, kind):
+    elementwise.round_array(values, out, kind)
+
+
+@jit
 def _exp_each(values, out):
     for i in range(values.size):
         out[i] = exp.exp_any(values[i])
@@ -50,7 +55,7 @@ def tiny_results():
     patterns = patterns.view(np.float32)
     for name, kind in (("half", rounding.HALF_KIND), ("bfloat16", rounding.BFLOAT16_KIND)):
         even = np.empty_like(patterns)
-        elementwise.round_array(patterns, even, kind)
+        _round_array(patterns, even, kind)
         away = np.empty_like(patterns[::37])
         _each(patterns[::37].copy(), away, kind)
         results |= {f"{name} even": even, f"{name} away": away}
