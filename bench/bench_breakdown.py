@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tilesim import kernel_inputs
-from tilesim.kernels import attention, packing, softmax
+from tilesim.kernels import attention, packing, products, softmax
 from tilesim.kernels._jit import jit_entry
 from tilesim.kernels.plain_softmax import plain_softmax_tile
 from tilesim.kernels.vector import PANEL_COLUMNS, padded_columns
@@ -24,7 +24,7 @@ KV_TILE, ROWS = 512, 8
 @jit_entry
 def multiply(count, c, c_stride, a, a_stride, b, b_panel, panels, depth):
     for _ in range(count):
-        attention._multiply(c, c_stride, a, a_stride, b, b_panel, panels, depth)
+        products.multiply_panels(c, c_stride, a, a_stride, b, b_panel, panels, depth)
 
 
 @jit_entry

@@ -16,9 +16,10 @@ from tilesim.kernels.elementwise import add_rescaled, divide_array, multiply_arr
 from tilesim.kernels.few_rows import MOST_ROWS, VALUE_COLUMNS, multiply_keys, multiply_values
 from tilesim.kernels.packing import Packed, pack_head, pack_worker
 from tilesim.kernels.plain_softmax import plain_softmax_tile
+from tilesim.kernels.products import multiply_key_panels, multiply_panels
 from tilesim.kernels.rounding import FLOAT_KIND, round_away
 from tilesim.kernels.rows import CHUNK
-from tilesim.kernels.sight import Bounds, Launch, Sight, see, sees_tile
+from tilesim.kernels.sight import Bounds, Launch, Sight, see, seen_by_any, sees_tile
 from tilesim.kernels.softmax import (
     BASIC_SUM,
     PLAIN_SUM,
@@ -34,11 +35,8 @@ from tilesim.kernels.variant import NO_MASK, ScoreVariant, alter_scores, hides, 
 from tilesim.kernels.vector import (
     CACHE_LINE,
     HALF_COLUMNS,
-    MICRO_ROWS,
     PANEL_COLUMNS,
     multiply_add,
-    multiply_block,
-    multiply_half_block,
     padded_columns,
     prefetch,
 )
@@ -113,42 +111,6 @@ class Block(NamedTuple):
 
 
 @jit_apart
-def _multiply(
-    c: Any, c_stride: Any, a: Any, a_stride: Any, b: Any, b_panel: Any, panels: Any, depth: Any
-) -> None:
-    """Multiply a group of rows of A with panels of B that lie `b_panel` elements apart."""
-    for panel in range(panels):
-        for row in range(0, GROUP_ROWS, MICRO_ROWS):
-            place = row * c_stride + panel * PANEL_COLUMNS
-            multiply_block(c, place, c_stride, a, row * a_stride, a_stride, b, panel * b_panel, depth)
-
-
-@jit_apart
-def _multiply_half(c: Any, c_stride: Any, a: Any, a_stride: Any, b: Any, half: Any, depth: Any) -> None:
-    """Multiply a group of rows of A with half a panel of keys."""
-    panel, column = half // 2, half % 2 * HALF_COLUMNS
-    for row in range(0, GROUP_ROWS, MICRO_ROWS):
-        place = row * c_stride + panel * PANEL_COLUMNS + column
-        keys = panel * depth * PANEL_COLUMNS + column
-        multiply_half_block(c, place, c_stride, a, row * a_stride, a_stride, b, keys, depth)
-
-
-@jit
-def _multiply_keys(
-    c: Any, c_stride: Any, a: Any, a_stride: Any, b: Any, first: Any, last: Any, depth: Any
-) -> None:
-    """Multiply a group of rows of A with the half panels ``first ... last - 1`` of keys."""
-    whole = (first + 1) // 2
-    if first % 2:
-        _multiply_half(c, c_stride, a, a_stride, b, first, depth)
-    size = depth * PANEL_COLUMNS
-    products, keys = c[whole * PANEL_COLUMNS :], b[whole * size :]
-    _multiply(products, c_stride, a, a_stride, keys, size, last // 2 - whole, depth)
-    if last % 2:
-        _multiply_half(c, c_stride, a, a_stride, b, last - 1, depth)
-
-
-@jit_apart
 def _multiply_visible(
     group: Group, scores: Any, first_row: Any, rows: Any, values: Any, place: Place, sight: Sight,
     mask: Any, data_kind: Any,
@@ -205,15 +167,6 @@ def _fetch(block: Block, first_row: Any, rows: Any, width: Any) -> None:
         prefetch(block.q, at)
 
 
-@jit
-def _seen_by_any(bounds: Bounds, rows: Any) -> Any:
-    """Return the range of columns that any row of the group sees."""
-    least, most = bounds.start[0], bounds.stop[0]
-    for row in range(1, rows):
-        least, most = min(least, bounds.start[row]), max(most, bounds.stop[row])
-    return least, most
-
-
 @jit_within
 def _softmax(
     scores: Any, first_row: Any, rows: Any, columns: Any, update: Any, block: Block, group: Group,
@@ -243,7 +196,7 @@ def _group_tile(
 ) -> None:  # fmt: skip
     """Take one row group through one score tile: QK, scaling, softmax, PV, accumulation."""
     low, seq_kv = place.packed_low, place.packed_keys
-    least, most = _seen_by_any(group.bounds, rows)
+    least, most = seen_by_any(group.bounds, rows)
     # Panels are cut at multiples of their width over all keys: a tile may begin inside one.
     tile_panel = low // PANEL_COLUMNS
     inside = low - tile_panel * PANEL_COLUMNS
@@ -251,7 +204,7 @@ def _group_tile(
     queries = block.q[first_row * block.depth :]
     keys = packed.keys[tile_panel * block.depth * PANEL_COLUMNS :]
     _fetch(block, first_row, rows, group.width)
-    _multiply_keys(group.strip, group.stride, queries, block.depth, keys, first, last, block.depth)
+    multiply_key_panels(group.strip, group.stride, queries, block.depth, keys, first, last, block.depth)
 
     scores = group.strip[inside:]
     if variant.active:
@@ -261,7 +214,7 @@ def _group_tile(
         values = packed.values[(low + least) * PANEL_COLUMNS :]
         panels = group.width // PANEL_COLUMNS
         probabilities = scores[least:]
-        _multiply(
+        multiply_panels(
             group.partial, group.width, probabilities, group.stride, values, seq_kv * PANEL_COLUMNS, panels,
             most - least,
         )  # fmt: skip

@@ -110,3 +110,12 @@ def sees_tile(
         if see(top + first_row, count, low, columns, sight, mask, data_kind, bounds):
             return True
     return False
+
+
+@jit
+def seen_by_any(bounds: Bounds, rows: Any) -> Any:
+    """Return the range of columns that any row of the group sees."""
+    least, most = bounds.start[0], bounds.stop[0]
+    for row in range(1, rows):
+        least, most = min(least, bounds.start[row]), max(most, bounds.stop[row])
+    return least, most
