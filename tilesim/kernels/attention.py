@@ -44,7 +44,7 @@ from tilesim.kernels.vector import (
 GROUP_ROWS = TILE_ROWS
 """Query rows whose scores are computed, turned into probabilities and multiplied with V together."""
 NEAR_ROWS = 128
-"""Query rows taken through all tiles that are packed together: few enough to stay in cache."""
+"""Query rows taken together through all tiles that are packed: few enough to stay in cache."""
 
 
 class Place(NamedTuple):

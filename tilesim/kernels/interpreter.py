@@ -215,7 +215,7 @@ def _insert(vector: Any, element: Any, lane: Any) -> Any:
 
 
 def _allocate(instruction: Any) -> Callable[..., Any]:
-    dtype, count = _dtype(instruction.allocated_type), instruction.allocated_type.count
+    dtype, count = _dtype(instruction.allocated_type), getattr(instruction.allocated_type, "count", 1)
     return lambda: (np.empty(count, dtype), 0)
 
 

@@ -13,12 +13,10 @@ from tilesim.kernels.counter import DONE_BLOCKS, NEXT_BLOCK, STOPPED, fetch_add
 from tilesim.kernels.elementwise import round_array
 from tilesim.kernels.expression import Value
 from tilesim.kernels.rounding import (
-    BFLOAT16_KIND,
+    EVEN_FORMULAS,
     EXPONENT_MASK,
     FLOAT_KIND,
-    HALF_KIND,
-    bfloat16_even_formula,
-    half_even_formula,
+    for_each_kind,
     round_even,
 )
 from tilesim.kernels.rows import INDEX, LANES, load, store
@@ -61,38 +59,36 @@ def _exchange(rows: list[Value], distance: int) -> list[Value]:
     return swapped
 
 
-def _transposer(formula: Callable[[Value], Value]) -> Any:
-    """Return an intrinsic that writes LANES x LANES numbers, each through `formula`, transposed.
+@intrinsic
+def _transpose(
+    typing_context: Any, source: Any, source_at: Any, source_stride: Any, target: Any, target_at: Any,
+    kind: Any,
+) -> Any:  # fmt: skip
+    """Write LANES x LANES numbers, rounded to a kind, transposed.
 
     The numbers come from a C-contiguous array; the target has the row pitch PANEL_COLUMNS.
     """
 
-    def typed(
-        typing_context: Any, source: Any, source_at: Any, source_stride: Any, target: Any, target_at: Any
-    ) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            array, at, stride, panel, panel_at = args
-            read = element_pointer(context, builder, signature.args[0], array, at)
-            write = element_pointer(context, builder, signature.args[3], panel, panel_at)
-            places = (builder.gep(read, [builder.mul(stride, INDEX(row))]) for row in range(LANES))
-            rows = [formula(load(builder, place)) for place in places]
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        array, at, stride, panel, panel_at, to_kind = args
+        read = element_pointer(context, builder, signature.args[0], array, at)
+        write = element_pointer(context, builder, signature.args[3], panel, panel_at)
+        places = [builder.gep(read, [builder.mul(stride, INDEX(row))]) for row in range(LANES)]
+
+        def emit(rounded: Callable[[Value], Value]) -> None:
+            rows = [rounded(load(builder, place)) for place in places]
             distance = LANES // 2
             while distance:
                 rows = _exchange(rows, distance)
                 distance //= 2
             for row, value in enumerate(rows):
                 store(value, write, row * PANEL_COLUMNS)
-            return context.get_dummy_value()
 
-        number = types.intp
-        return types.void(source, number, number, target, number), codegen
+        for_each_kind(builder, to_kind, EVEN_FORMULAS, emit)
+        return context.get_dummy_value()
 
-    return intrinsic(typed)
-
-
-_transpose = _transposer(lambda x: x)
-_transpose_half = _transposer(half_even_formula)
-_transpose_bfloat16 = _transposer(bfloat16_even_formula)
+    number = types.intp
+    return types.void(source, number, number, target, number, number), codegen
 
 
 @intrinsic
@@ -136,12 +132,7 @@ def pack_keys(keys: Any, first: Any, packed: Any, kind: Any) -> None:
         row = first + column
         for d in range(0, whole_depth, LANES):
             _prefetch_keys(keys, row, d)
-            if kind == HALF_KIND:
-                _transpose_half(keys, row * depth + d, depth, packed, d * PANEL_COLUMNS + column)
-            elif kind == BFLOAT16_KIND:
-                _transpose_bfloat16(keys, row * depth + d, depth, packed, d * PANEL_COLUMNS + column)
-            else:
-                _transpose(keys, row * depth + d, depth, packed, d * PANEL_COLUMNS + column)
+            _transpose(keys, row * depth + d, depth, packed, d * PANEL_COLUMNS + column, kind)
     for column in range(count):
         for d in range(whole_depth if column < whole_keys else 0, depth):
             packed[d * PANEL_COLUMNS + column] = round_even(keys[first + column, d], kind)

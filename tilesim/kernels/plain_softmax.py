@@ -10,28 +10,12 @@ import math
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
 from numba import types
-from numba.core import cgutils
 
 from tilesim.kernels._jit import intrinsic, jit, jit_apart
 from tilesim.kernels.exp import LOG2_E, exp_any
 from tilesim.kernels.expression import Value, where
-from tilesim.kernels.rows import (
-    CHUNK,
-    INDEX,
-    LANES,
-    PARTS,
-    VECTOR,
-    Slots,
-    is_whole,
-    larger,
-    load_chunk,
-    masked,
-    reduce_lanes,
-    spread,
-    store_chunk,
-)
+from tilesim.kernels.rows import Slots, each_chunk, filled, larger, reduce_lanes, spread
 from tilesim.kernels.softmax import RowState, TileShape, Work, chunk_range, mask_chunks
 from tilesim.kernels.vector import element_pointer
 
@@ -58,10 +42,6 @@ def _exp(x: Value) -> Value:
     return where(x.compare("<", UNDERFLOW), 0.0, power)
 
 
-def _constant(builder: Any, number: float) -> Value:
-    return Value(builder, ir.Constant(VECTOR, [number] * LANES))
-
-
 @intrinsic
 def _row_max(typing_context: Any, scores: Any, first: Any, chunks: Any, start: Any, stop: Any) -> Any:
     """Return the largest score that a row sees, those of NaN aside."""
@@ -70,15 +50,10 @@ def _row_max(typing_context: Any, scores: Any, first: Any, chunks: Any, start: A
         array, at, bounds, begin, end = args
         row = element_pointer(context, builder, signature.args[0], array, at)
         running = Slots(builder)
-        running.set([_constant(builder, -math.inf)] * PARTS)
-        low, high = cgutils.unpack_tuple(builder, bounds, 2)
-        with cgutils.for_range_slice(builder, low, high, INDEX(1)) as (chunk, _):
-            base = builder.mul(chunk, INDEX(CHUNK))
-            seen = Slots(builder)
-            seen.set(load_chunk(builder, builder.gep(row, [base])))
-            with builder.if_then(builder.not_(is_whole(builder, base, begin, end)), likely=False):
-                seen.set(masked(seen.get(), begin, end, base, -math.inf))
-            running.set([larger(*pair) for pair in zip(seen.get(), running.get(), strict=True)])
+        running.set(filled(builder, -math.inf))
+        with each_chunk(builder, row, bounds, (begin, end)) as chunk:
+            seen = chunk.seen(chunk.load(), -math.inf)
+            running.set([larger(*pair) for pair in zip(seen, running.get(), strict=True)])
         return reduce_lanes(running.get(), larger).ir
 
     number = types.intp
@@ -96,18 +71,11 @@ def _exp_and_sum(
         row = element_pointer(context, builder, signature.args[0], array, at)
         largest = spread(builder, top)
         sums = Slots(builder)
-        sums.set([_constant(builder, 0.0)] * PARTS)
-        low, high = cgutils.unpack_tuple(builder, bounds, 2)
-        with cgutils.for_range_slice(builder, low, high, INDEX(1)) as (chunk, _):
-            base = builder.mul(chunk, INDEX(CHUNK))
-            place = builder.gep(row, [base])
-            values = Slots(builder)
-            less = [score - largest for score in load_chunk(builder, place)]
-            values.set([_exp(x) for x in less])
-            with builder.if_then(builder.not_(is_whole(builder, base, begin, end)), likely=False):
-                values.set(masked(values.get(), begin, end, base, 0.0))
-            store_chunk(values.get(), place)
-            sums.set([total + value for total, value in zip(sums.get(), values.get(), strict=True)])
+        sums.set(filled(builder, 0.0))
+        with each_chunk(builder, row, bounds, (begin, end)) as chunk:
+            values = chunk.seen([_exp(score - largest) for score in chunk.load()], 0.0)
+            chunk.store(values)
+            sums.set([total + value for total, value in zip(sums.get(), values, strict=True)])
         return reduce_lanes(sums.get(), Value.__add__).ir
 
     number = types.intp

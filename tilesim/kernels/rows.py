@@ -6,25 +6,23 @@ passes run over the chunks that hold one of them, and columns that the row does 
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
-from tilesim.kernels._jit import intrinsic, jit
+from tilesim.kernels._jit import intrinsic
 from tilesim.kernels.exp import exp_nonpositive_formula
 from tilesim.kernels.expression import Value, where
 from tilesim.kernels.processor import BLOCK
 from tilesim.kernels.rounding import (
-    BFLOAT16_KIND,
-    HALF_KIND,
+    EVEN_FORMULAS,
     PROBABILITY_FORMULAS,
-    bfloat16_even_formula,
     for_each_kind,
-    half_even_formula,
 )
 from tilesim.kernels.vector import element_pointer
 
@@ -101,21 +99,64 @@ def _below(builder: Any, bound: Any, base: Any) -> list[Value]:
     return [column.compare("<", left) for column in columns]
 
 
-def masked(values: list[Value], start: Any, stop: Any, base: Any, otherwise: float) -> list[Value]:
-    """Return the chunk with `otherwise` in the columns that the row does not see."""
-    builder = values[0].builder
-    before, within = _below(builder, start, base), _below(builder, stop, base)
-    nothing = Value(builder, ir.Constant(VECTOR, [otherwise] * LANES))
-    return [
-        where(hidden, nothing, where(seen, value, nothing))
-        for value, hidden, seen in zip(values, before, within, strict=True)
-    ]
+def filled(builder: Any, number: float) -> list[Value]:
+    """Return a chunk with one number in every column."""
+    return [Value(builder, ir.Constant(VECTOR, [number] * LANES))] * PARTS
 
 
-def is_whole(builder: Any, base: Any, start: Any, stop: Any) -> Any:
-    """Return whether the row sees all columns of the chunk at `base`."""
-    begins = builder.icmp_signed(">=", base, start)
-    return builder.and_(begins, builder.icmp_signed("<=", builder.add(base, INDEX(CHUNK)), stop))
+class Chunk:
+    """A chunk of a row under construction.
+
+    Attributes
+    ----------
+    number : LLVM value
+        How many chunks of the row come before.
+    place : LLVM value
+        Address of its first column.
+    """
+
+    def __init__(self, builder: Any, number: Any, row: Any, visible: tuple[Any, Any]) -> None:
+        self.builder, self.number, self._visible = builder, number, visible
+        self._base = builder.mul(number, INDEX(CHUNK))
+        self._end = builder.add(self._base, INDEX(CHUNK))
+        self.place = builder.gep(row, [self._base])
+
+    def load(self) -> list[Value]:
+        """Return what lies there."""
+        return load_chunk(self.builder, self.place)
+
+    def store(self, values: list[Value]) -> None:
+        """Put values there."""
+        store_chunk(values, self.place)
+
+    def seen(self, values: list[Value], otherwise: float) -> list[Value]:
+        """Return `values`, with `otherwise` in the columns that the row does not see."""
+        builder, (start, stop) = self.builder, self._visible
+        chosen = Slots(builder)
+        chosen.set(values)
+        begins = builder.icmp_signed(">=", self._base, start)
+        whole = builder.and_(begins, builder.icmp_signed("<=", self._end, stop))
+        with builder.if_then(builder.not_(whole), likely=False):
+            before, within = _below(builder, start, self._base), _below(builder, stop, self._base)
+            columns = zip(values, before, within, filled(builder, otherwise), strict=True)
+            chosen.set(
+                [where(hidden, nothing, where(seen, x, nothing)) for x, hidden, seen, nothing in columns]
+            )
+        return chosen.get()
+
+    def restore_behind(self, counted: Any, before: list[Value]) -> None:
+        """Undo what was stored behind column ``counted - 1``, where `before` stood."""
+        with self.builder.if_then(self.builder.icmp_signed(">", self._end, counted), likely=False):
+            inside = _below(self.builder, counted, self._base)
+            self.store([where(*choice) for choice in zip(inside, self.load(), before, strict=True)])
+
+
+@contextlib.contextmanager
+def each_chunk(builder: Any, row: Any, chunks: Any, visible: tuple[Any, Any]) -> Iterator[Chunk]:
+    """Emit a loop over a range of chunks of a row; it and the columns seen are pairs, the second excluded."""
+    low, high = cgutils.unpack_tuple(builder, chunks, 2)
+    with cgutils.for_range_slice(builder, low, high, INDEX(1)) as (number, _):
+        yield Chunk(builder, number, row, visible)
 
 
 def larger(x: Value, y: Value) -> Value:
@@ -140,7 +181,7 @@ class _Maximum:
     def __init__(self, builder: Any) -> None:
         self.builder = builder
         self.parts, self.nan = Slots(builder), cgutils.alloca_once(builder, VECTOR)
-        self.parts.set([Value(builder, ir.Constant(VECTOR, [-math.inf] * LANES))] * PARTS)
+        self.parts.set(filled(builder, -math.inf))
         builder.store(ir.Constant(VECTOR, [0.0] * LANES), self.nan)
 
     def take(self, values: list[Value]) -> None:
@@ -159,47 +200,10 @@ class _Maximum:
         return where(nan.unordered(nan), nan, largest).ir
 
 
-def _scale_and_max(formula: Callable[[Value, Value], Value]) -> Any:
-    """Return an intrinsic that puts ``formula(score, scale)`` in place and returns the row maximum."""
-
-    def typed(
-        typing_context: Any, scores: Any, first: Any, chunks: Any, start: Any, stop: Any, scale: Any
-    ) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            array, at, bounds, first_seen, end_seen, factor = args
-            row = element_pointer(context, builder, signature.args[0], array, at)
-            factors = spread(builder, factor)
-            running = _Maximum(builder)
-            low, high = cgutils.unpack_tuple(builder, bounds, 2)
-            with cgutils.for_range_slice(builder, low, high, INDEX(1)) as (chunk, _):
-                base = builder.mul(chunk, INDEX(CHUNK))
-                place = builder.gep(row, [base])
-                scaled = [formula(score, factors) for score in load_chunk(builder, place)]
-                store_chunk(scaled, place)
-                seen = Slots(builder)
-                seen.set(scaled)
-                partial = builder.not_(is_whole(builder, base, first_seen, end_seen))
-                with builder.if_then(partial, likely=False):
-                    seen.set(masked(scaled, first_seen, end_seen, base, -math.inf))
-                running.take(seen.get())
-            return running.result()
-
-        number = types.intp
-        pair = types.UniTuple(number, 2)
-        return types.float32(scores, number, pair, number, number, types.float32), codegen
-
-    return intrinsic(typed)
-
-
-_float_scale_and_max = _scale_and_max(lambda score, scale: score * scale)
-_half_scale_and_max = _scale_and_max(lambda score, scale: half_even_formula(half_even_formula(score) * scale))
-_bfloat16_scale_and_max = _scale_and_max(
-    lambda score, scale: bfloat16_even_formula(bfloat16_even_formula(score) * scale)
-)
-
-
-@jit
-def scale_and_max(scores: Any, first: Any, chunks: Any, start: Any, stop: Any, scale: Any, kind: Any) -> Any:
+@intrinsic
+def scale_and_max(
+    typing_context: Any, scores: Any, first: Any, chunks: Any, start: Any, stop: Any, scale: Any, kind: Any
+) -> Any:
     """Round scores to a kind, multiply them by `scale`, round again, in place; return the largest seen.
 
     Parameters
@@ -215,11 +219,27 @@ def scale_and_max(scores: Any, first: Any, chunks: Any, start: Any, stop: Any, s
     kind : int
         Kind of `rounding.py`.
     """
-    if kind == HALF_KIND:
-        return _half_scale_and_max(scores, first, chunks, start, stop, scale)
-    if kind == BFLOAT16_KIND:
-        return _bfloat16_scale_and_max(scores, first, chunks, start, stop, scale)
-    return _float_scale_and_max(scores, first, chunks, start, stop, scale)
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        array, at, bounds, begin, end, factor, to_kind = args
+        row = element_pointer(context, builder, signature.args[0], array, at)
+        factors = spread(builder, factor)
+        largest = cgutils.alloca_once(builder, _FLOAT)
+
+        def emit(rounded: Callable[[Value], Value]) -> None:
+            running = _Maximum(builder)
+            with each_chunk(builder, row, bounds, (begin, end)) as chunk:
+                scaled = [rounded(rounded(score) * factors) for score in chunk.load()]
+                chunk.store(scaled)
+                running.take(chunk.seen(scaled, -math.inf))
+            builder.store(running.result(), largest)
+
+        for_each_kind(builder, to_kind, EVEN_FORMULAS, emit)
+        return builder.load(largest, typ=_FLOAT)
+
+    number = types.intp
+    pair = types.UniTuple(number, 2)
+    return types.float32(scores, number, pair, number, number, types.float32, number), codegen
 
 
 def _fold(values: Value) -> Value:
@@ -240,13 +260,13 @@ def concatenate(parts: list[Value]) -> Value:
     return parts[0]
 
 
-def _store_probabilities(builder: Any, values: list[Value], place: Any, kind: Any) -> None:
+def _store_probabilities(chunk: Chunk, values: list[Value], kind: Any) -> None:
     """Store numbers from 0 to 1 rounded to a kind known at run time, ties away from zero."""
 
     def emit(rounded: Callable[[Value], Value]) -> None:
-        store_chunk([rounded(p) for p in values], place)
+        chunk.store([rounded(p) for p in values])
 
-    for_each_kind(builder, kind, PROBABILITY_FORMULAS, emit)
+    for_each_kind(chunk.builder, kind, PROBABILITY_FORMULAS, emit)
 
 
 def side_by_side(formula: Callable[[Value], Value], values: list[Value]) -> list[Value]:
@@ -263,36 +283,6 @@ def _add_to_lanes(builder: Any, values: list[Value], lanes: Any, fold_to: Any) -
         with add:
             sums = load_chunk(builder, lanes)
             store_chunk([total + value for total, value in zip(sums, values, strict=True)], lanes)
-
-
-class _Chunk:
-    """A chunk of a row under construction: which of its columns are seen, which only lie in it."""
-
-    def __init__(self, builder: Any, chunk: Any, row: Any, visible: Any, counted: Any) -> None:
-        self.builder, self.counted = builder, counted
-        self.base = builder.mul(chunk, INDEX(CHUNK))
-        self.place = builder.gep(row, [self.base])
-        self.start, self.stop = cgutils.unpack_tuple(builder, visible, 2)
-
-    def load(self) -> list[Value]:
-        return load_chunk(self.builder, self.place)
-
-    def seen(self, values: list[Value]) -> list[Value]:
-        """Return `values` with 0 in the columns that the row does not see."""
-        slots = Slots(self.builder)
-        slots.set(values)
-        partial = self.builder.not_(is_whole(self.builder, self.base, self.start, self.stop))
-        with self.builder.if_then(partial, likely=False):
-            slots.set(masked(values, self.start, self.stop, self.base, 0.0))
-        return slots.get()
-
-    def restore(self, before: list[Value]) -> None:
-        """Undo what was stored behind the row's last column, where `before` stood."""
-        behind = self.builder.icmp_signed(">", self.builder.add(self.base, INDEX(CHUNK)), self.counted)
-        with self.builder.if_then(behind, likely=False):
-            inside = _below(self.builder, self.counted, self.base)
-            stored = self.load()
-            store_chunk([where(*choice) for choice in zip(inside, stored, before, strict=True)], self.place)
 
 
 @intrinsic
@@ -316,13 +306,11 @@ def exponentials(
         array, at, bounds, seen, end, top = args
         row = element_pointer(context, builder, signature.args[0], array, at)
         maximum = spread(builder, top)
-        low, high = cgutils.unpack_tuple(builder, bounds, 2)
-        with cgutils.for_range_slice(builder, low, high, INDEX(1)) as (number, _):
-            chunk = _Chunk(builder, number, row, seen, end)
+        with each_chunk(builder, row, bounds, cgutils.unpack_tuple(builder, seen, 2)) as chunk:
             before = chunk.load()
             less = [score - maximum for score in before]
-            store_chunk(chunk.seen(side_by_side(exp_nonpositive_formula, less)), chunk.place)
-            chunk.restore(before)
+            chunk.store(chunk.seen(side_by_side(exp_nonpositive_formula, less), 0.0))
+            chunk.restore_behind(end, before)
         return context.get_dummy_value()
 
     number = types.intp
@@ -362,16 +350,14 @@ def sum_and_round(
         array, at, bounds, seen, end, to_kind, sums, fold_origin = args
         row = element_pointer(context, builder, signature.args[0], array, at)
         lane = element_pointer(context, builder, signature.args[6], sums, INDEX(0))
-        low, high = cgutils.unpack_tuple(builder, bounds, 2)
         folds = builder.icmp_signed(">=", fold_origin, INDEX(0))
-        with cgutils.for_range_slice(builder, low, high, INDEX(1)) as (number, _):
-            chunk = _Chunk(builder, number, row, seen, end)
+        with each_chunk(builder, row, bounds, cgutils.unpack_tuple(builder, seen, 2)) as chunk:
             before = chunk.load()
-            values = chunk.seen(before)
-            eights = builder.mul(builder.sub(number, fold_origin), INDEX(8))
+            values = chunk.seen(before, 0.0)
+            eights = builder.mul(builder.sub(chunk.number, fold_origin), INDEX(8))
             _add_to_lanes(builder, values, lane, builder.select(folds, eights, INDEX(-1)))
-            _store_probabilities(builder, values, chunk.place, to_kind)
-            chunk.restore(before)
+            _store_probabilities(chunk, values, to_kind)
+            chunk.restore_behind(end, before)
         return context.get_dummy_value()
 
     number = types.intp
