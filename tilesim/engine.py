@@ -25,8 +25,6 @@ LOCAL_ROWS = 4096
 """Query rows of a head up to which a worker takes all of them, and packs the keys for itself."""
 LOCAL_KEYS = 512
 """Keys that it packs at once, if not a whole tile."""
-BLOCK_ROWS = 128
-"""Query rows of one task at most: K and V tiles are read from cache that many rows at a time."""
 FOLDED_ROWS = 128
 """Query rows, of all heads that share their keys, up to which these heads are taken as one."""
 SMALL_FLOPS = 2_000_000
@@ -94,17 +92,15 @@ def run_kernel(
     rows_of_heads, rows = work.q.shape[:2]
     output = scratch.lend((len(work.splits) - 1, rows_of_heads, rows, workload.head_dim_v))
     row_max, row_sum = np.empty((2, *output.shape[:3]), np.float32)
-    tile_sizes = (0, 0)
-    if work.local_keys:
-        tile_sizes = _packed_sizes(work.local_keys, workload.head_dim, workload.head_dim_v)
+    local_sizes = _packed_sizes(work.local_keys, workload.head_dim, workload.head_dim_v)
     own_size = align_up(work.scratch_size(), CACHE_LINE)
     launch = kernel_inputs.launch(workload, rows_of_heads, work.folded)
     numerics = kernel_inputs.numerics(tile, policy, problem)
     variant = kernel_inputs.score_variant(problem, policy)
 
     def run(counter: npt.NDArray[np.int64]) -> None:
-        own = scratch.take(own_size + sum(tile_sizes))
-        local = _packed_tile(own[own_size:], tile_sizes, work.local_keys)
+        own = scratch.take(own_size + sum(local_sizes))
+        local = _packed_block(own[own_size:], local_sizes, work.local_keys)
         kernel.attention_worker(
             work.q, work.k, work.v, output, row_max, row_sum, packed, local, work.tasks, work.splits, counter,
             own[:own_size], np.zeros(2 * kernel.GROUP_ROWS, np.int64), work.kv_tile, launch, numerics,
@@ -152,6 +148,8 @@ class _Work:
 
     @classmethod
     def cut(cls, problem: Problem, tile: Tile, policy: Precision, threads: int | None) -> _Work:
+        from tilesim.kernels.attention import NEAR_ROWS
+
         workload, tensors = problem.workload, problem.tensors
         q, k, v = (_heads_together(as_float32(x, policy.data)) for x in (tensors.q, tensors.k, tensors.v))
         seq_q, seq_kv = workload.seq_q, workload.seq_kv
@@ -166,12 +164,11 @@ class _Work:
         kv_tile = max(1, min(tile.kv_tile, seq_kv))
         local_keys = min(kv_tile * max(1, LOCAL_KEYS // kv_tile), max(1, seq_kv)) if local else 0
         splits = kernel_inputs.split_keys(seq_kv, kv_tile, tile.kv_splits)
-        most_rows = LOCAL_ROWS if local else BLOCK_ROWS
+        most_rows = LOCAL_ROWS if local else NEAR_ROWS
+        cuts = len(q) * (len(splits) - 1)
+        while not local and most_rows > 8 and cuts * ceil_div(q.shape[1], most_rows) < 4 * workers:
+            most_rows //= 2
         tasks = kernel_inputs.tasks(workload, len(q), folded, len(splits) - 1, most_rows)
-        if not local:
-            while len(tasks) < 4 * workers and most_rows > 8:
-                most_rows //= 2
-                tasks = kernel_inputs.tasks(workload, len(q), folded, len(splits) - 1, most_rows)
         return cls(
             q=q, k=k, v=v, folded=folded, local_keys=local_keys, kv_tile=kv_tile, splits=splits, tasks=tasks,
             workers=workers,
@@ -236,7 +233,7 @@ def _packed(storage: npt.NDArray[np.float32], kv_heads: int, sizes: tuple[int, i
     )
 
 
-def _packed_tile(storage: npt.NDArray[np.float32], sizes: tuple[int, int], block: int) -> Any:
-    """Cut storage for one tile of one head; a `block` of 0 says that it is not used."""
+def _packed_block(storage: npt.NDArray[np.float32], sizes: tuple[int, int], block: int) -> Any:
+    """Cut storage for one block of keys of one head; a `block` of 0 says that it is not used."""
     packed = _packed(storage, 1, sizes, 1)
     return packed._replace(keys=packed.keys[0], values=packed.values[0], finite=packed.finite[0], block=block)

@@ -14,6 +14,7 @@ from tilesim.dtypes import BFLOAT16, HALF, DType
 from tilesim.errors import DTypeError, InputError
 from tilesim.interop import BFLOAT16_DTYPE, as_array
 from tilesim.masks import Window
+from tilesim.workers import MOST_THREADS
 from tilesim.workload import Workload
 
 _NUMPY_TYPES = {HALF.name: np.dtype(np.float16), BFLOAT16.name: BFLOAT16_DTYPE}
@@ -175,7 +176,7 @@ def check_threads(threads: Any) -> int | None:
     ConfigError
         If it is no integer >= 1.
     """
-    return None if threads is None else whole_number("threads", threads, most=1024)
+    return None if threads is None else whole_number("threads", threads, most=MOST_THREADS)
 
 
 def check_scale(scale: Any, head_dim: int) -> float:
