@@ -22,7 +22,7 @@ def _round_array(values, out, kind):
 
 
 @jit
-def _exp_each(values, out):
+def exp_each(values, out):
     for i in range(values.size):
         out[i] = exp.exp_any(values[i])
 
@@ -61,7 +61,7 @@ def tiny_results():
         results |= {f"{name} even": even, f"{name} away": away}
     arguments = rng.uniform(-110, 95, 1024).astype(np.float32)
     each = np.empty_like(arguments)
-    _exp_each(arguments, each)
+    exp_each(arguments, each)
     scores, lanes = -np.abs(arguments), np.zeros(64, np.float32)
     _exp_row(scores, lanes)
     return results | {"exp": each, "exp row": scores, "exp sums": lanes}
