@@ -2,6 +2,7 @@
 
 import itertools
 import multiprocessing
+import subprocess
 import sys
 import threading
 import time
@@ -70,6 +71,23 @@ def test_threads_are_used_again():
     for _ in range(20):
         names(4)
     assert threading.active_count() == before
+
+
+LATE = """
+import threading, numpy as np, tilesim as ts
+x = np.random.default_rng(1).standard_normal((1, 2, 300, 32), np.float32)
+wanted = ts.attention(x, x, x, threads=2).tobytes()
+def late():
+    main.join()
+    print(ts.attention(x, x, x, threads=2).tobytes() == wanted)
+main = threading.main_thread()
+threading.Thread(target=late).start()
+"""
+
+
+def test_a_thread_that_outlives_the_main_one_still_gets_its_result():
+    done = subprocess.run([sys.executable, "-c", LATE], capture_output=True, text=True, timeout=120)
+    assert (done.stdout, done.stderr) == ("True\n", "")
 
 
 def _output():

@@ -60,7 +60,12 @@ def run_workers(
     running: list[Future[None]] = []
     try:
         for _ in range(workers):
-            running.append(_pool.submit(guarded))
+            try:
+                running.append(_pool.submit(guarded))
+            except RuntimeError:
+                # No thread can start, or none any more as the interpreter is ending: the caller does it.
+                guarded()
+                break
         left = set(running)
         while left:
             _, left = wait(left, POLL_S)
