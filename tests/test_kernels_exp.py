@@ -5,11 +5,11 @@ import pytest
 from tiny_results import exp_each
 
 from tilesim.kernels import rows
-from tilesim.kernels._jit import jit
+from tilesim.kernels._jit import jit_entry
 from tilesim.kernels.rounding import FLOAT_KIND
 
 
-@jit
+@jit_entry
 def _row(scores, lanes):
     chunks = (0, scores.size // rows.CHUNK)
     visible = (0, scores.size)

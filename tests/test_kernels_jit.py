@@ -1,6 +1,7 @@
 """The disk cache: an edit of any kernel recompiles all, and a directory without write access does no harm."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -11,12 +12,12 @@ import tilesim
 PROGRAM = """
 import sys
 sys.path.insert(0, sys.argv[1])
-from tilesim.kernels import softmax
-from tilesim.kernels._jit import jit_entry
-from tilesim.kernels.rows import CHUNK
-import tilesim.kernels.vector as vector
-vector.padded_columns(5)
-print(sum(vector.padded_columns.stats.cache_hits.values()))
+import numpy as np
+from tilesim.kernels.mask_tiles import NO_MASK, MaskTensor, classify_groups
+mask, rows = MaskTensor(NO_MASK, 0, 1, 0, 0, 0, 0), np.zeros(1, np.int64)
+kinds = np.empty((1, 1), np.uint8)
+assert classify_groups(mask, 0, rows, rows + 7, rows, rows, 8, 8, 0, kinds) == 7
+print(sum(classify_groups.stats.cache_hits.values()))
 """
 
 
@@ -44,14 +45,15 @@ def test_kernels_compile_where_no_cache_can_be_written(tmp_path):
     shutil.copytree(Path(tilesim.__file__).parent, root / "tilesim")
     blocked = tmp_path / "file"
     blocked.write_text("")
-    program = (
-        "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "from numba.core import caching\n"
-        "caching.CacheImpl._locator_classes = []\n"
-        "from tilesim.kernels.vector import padded_columns, PANEL_COLUMNS\n"
-        "print(padded_columns(1) == PANEL_COLUMNS)"
-    )
+    unwritable = "from numba.core import caching\ncaching.CacheImpl._locator_classes = []\n"
     done = subprocess.run(
-        [sys.executable, "-c", program, str(root)], capture_output=True, text=True, check=True
+        [sys.executable, "-c", unwritable + PROGRAM, str(root)], capture_output=True, text=True, check=True
     )
-    assert done.stdout.strip() == "True"
+    assert done.stdout.strip() == "0"
+
+
+def test_a_part_of_a_kernel_refuses_a_call_from_python():
+    program = "from tilesim.kernels.softmax import chunk_range; chunk_range(0, 8)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert re.search("SystemError: .*chunk_range.* returned NULL", done.stderr)

@@ -1,9 +1,20 @@
 import numpy as np
 
-from tilesim.kernels.operator import load_values, store_values
+from tilesim.kernels import operator
+from tilesim.kernels._jit import jit_entry
 from tilesim.kernels.rounding import FLOAT_KIND, HALF_KIND
 
 EVERY_HALF = np.arange(2**16, dtype=np.uint16)
+
+
+@jit_entry
+def load_values(stored, first, values, count, kind):
+    operator.load_values(stored, first, values, count, kind)
+
+
+@jit_entry
+def store_values(values, stored, first, count, kind):
+    operator.store_values(values, stored, first, count, kind)
 
 
 def test_every_half_is_widened_exactly():

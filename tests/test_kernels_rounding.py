@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from tilesim.kernels import rounding
-from tilesim.kernels._jit import jit
+from tilesim.kernels._jit import jit_entry
 
 KINDS = {"half": rounding.HALF_KIND, "bfloat16": rounding.BFLOAT16_KIND, "float": rounding.FLOAT_KIND}
 NARROW = {"half": np.float16, "bfloat16": ml_dtypes.bfloat16}
 
 
-@jit
+@jit_entry
 def _each(values, out, kind, away):
     for i in range(values.size):
         out[i] = rounding.round_away(values[i], kind) if away else rounding.round_even(values[i], kind)

@@ -13,6 +13,8 @@ from tile_model import attention_head, is_basic, narrow
 import tilesim as ts
 from tilesim import engine
 from tilesim.engine import run_kernel
+from tilesim.kernels._jit import DISABLED
+from tilesim.kernels.attention import attention_worker
 from tilesim.kernels.vector import BLOCK
 from tilesim.problem import read_problem
 
@@ -314,3 +316,20 @@ def test_all_variants_together_on_long_problems(heads, rng):
             for one, many in ((0, 1), (2, 3)):
                 assert runs[one][0].tobytes() == runs[many][0].tobytes()
                 assert runs[one][1].tobytes() == runs[many][1].tobytes()
+
+
+@pytest.mark.skipif(DISABLED, reason="nothing is compiled")
+def test_all_variants_share_one_compiled_kernel(rng):
+    q, k, v = (rng.standard_normal((1, 2, 40, 16)).astype(np.float32) for _ in range(3))
+    frozen = q.copy()
+    frozen.flags.writeable = False
+    calls = [
+        {}, {"sinks": [0.0, 1.0]}, {"sinks": np.zeros(2, np.float32)}, {"alibi_slopes": np.ones(2)},
+        {"alibi_slopes": np.broadcast_to(np.float32(1), 2), "precision": "bfloat16-data-float-state"},
+        {"attn_mask": np.ones((40, 40), bool)}, {"attn_mask": np.zeros((40, 40))}, {"key_lengths": [7]},
+        {"softcap": 3.0}, {"mask": "window", "window": (3, 0)}, {"scale": 1}, {"tile": ts.Tile(kv_splits=2)},
+    ]  # fmt: skip
+    for options in calls:
+        ts.attention(frozen, k, v, **options)
+    ts.attention(q[:, :, ::2], k[:, :, ::-1], v)
+    assert len(attention_worker.signatures) == 1

@@ -6,28 +6,28 @@ import numpy as np
 
 import tilesim as ts
 from tilesim.kernels import elementwise, exp, rounding, rows
-from tilesim.kernels._jit import jit
+from tilesim.kernels._jit import jit_entry
 from tilesim.precision import PRECISIONS
 
 
-@jit
+@jit_entry
 def _each(values, out, kind):
     for i in range(values.size):
         out[i] = rounding.round_away(values[i], kind)
 
 
-@jit
+@jit_entry
 def _round_array(values, out, kind):
     elementwise.round_array(values, out, kind)
 
 
-@jit
+@jit_entry
 def exp_each(values, out):
     for i in range(values.size):
         out[i] = exp.exp_any(values[i])
 
 
-@jit
+@jit_entry
 def _exp_row(scores, lanes):
     chunks, visible = (0, scores.size // rows.CHUNK), (0, scores.size - 5)
     rows.exponentials(scores, 0, chunks, visible, scores.size - 3, np.float32(0.5))

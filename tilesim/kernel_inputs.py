@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tilesim.dtypes import DType
 from tilesim.precision import Precision
 from tilesim.problem import Problem
 from tilesim.softmax.tiling import is_basic_block
@@ -53,9 +54,14 @@ def _kinds() -> dict[str, int]:
     return {"float": rounding.FLOAT_KIND, "half": rounding.HALF_KIND, "bfloat16": rounding.BFLOAT16_KIND}
 
 
+def _rounded(value: float, data: DType) -> np.float32:
+    """Return a parameter as the chip holds it: float32 first, then rounded to `data`."""
+    return np.float32(to_data_type(np.array(value, np.float32), data))
+
+
 def score_variant(problem: Problem, policy: Precision) -> Any:
     """Return what happens to scores beside scaling; factors are rounded to the data type of the policy."""
-    from tilesim.kernels.rounding import FLOAT_KIND, round_even
+    from tilesim.kernels.rounding import FLOAT_KIND
     from tilesim.kernels.variant import ScoreVariant
 
     workload, variant = problem.workload, problem.variant
@@ -63,12 +69,13 @@ def score_variant(problem: Problem, policy: Precision) -> Any:
     shape = (workload.batch, workload.heads)
     slopes = sinks = np.empty(0, np.float32)
     with np.errstate(over="ignore"):
+        # Copies, since the kernel would be compiled once more for arrays that cannot be written.
         if variant.alibi_slopes is not None:
-            slopes = to_data_type(variant.alibi_slopes, policy.data).astype(np.float32).reshape(-1)
+            slopes = np.array(to_data_type(variant.alibi_slopes, policy.data), np.float32).reshape(-1)
         if variant.sinks is not None:
-            sinks = np.broadcast_to(variant.sinks.astype(np.float32), shape).reshape(-1)
-        softcap = np.float32(round_even(np.float32(workload.softcap), kind))
-        scale = np.float32(1.0 if plain else round_even(np.float32(problem.scale), kind))
+            sinks = np.array(np.broadcast_to(variant.sinks, shape), np.float32).reshape(-1)
+        softcap = _rounded(workload.softcap, policy.data)
+        scale = np.float32(1.0) if plain else _rounded(problem.scale, policy.data)
     return ScoreVariant(
         active=alters_scores(workload),
         scale=scale,
@@ -76,8 +83,8 @@ def score_variant(problem: Problem, policy: Precision) -> Any:
         # A cap beyond the data type leaves every score that the type holds as it is.
         capped=workload.softcap > 0 and bool(np.isfinite(softcap)),
         softcap=softcap,
-        slopes=np.ascontiguousarray(slopes),
-        sinks=np.ascontiguousarray(sinks),
+        slopes=slopes,
+        sinks=sinks,
         mask=_mask_tensor(variant.attn_mask, workload.heads),
     )
 
@@ -109,7 +116,7 @@ def numerics(tile: Tile, policy: Precision, problem: Problem) -> Any:
     kinds = _kinds()
     data_kind = kinds[policy.data.name]
     with np.errstate(over="ignore"):
-        scale = np.float32(rounding.round_even(np.float32(problem.scale), data_kind))
+        scale = _rounded(problem.scale, policy.data)
     score_kind = data_kind
     basic = is_basic_block(tile.softmax_rows, tile.kv_tile, policy.data.itemsize)
     sum_form = softmax.BASIC_SUM if basic else softmax.GENERIC_SUM

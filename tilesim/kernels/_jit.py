@@ -39,40 +39,64 @@ intrinsic: Any = interpreted if DISABLED else numba.extending.intrinsic
 
 
 def jit(function: F) -> F:
-    """Compile `function` on first call, cached, and always inlined into the kernels that call it."""
-    return _compile(function, forceinline=True)
-
-
-def jit_entry(function: F) -> F:
-    """Compile like `jit`, but leave inlining to the compiler: for what is called from Python."""
-    return _compile(function)
+    """Compile `function` as part of the kernels that call it, always inlined."""
+    return _compile_part(function, forceinline=True)
 
 
 def jit_apart(function: F) -> F:
-    """Compile like `jit_entry`, for kernels only: what Python would need to call it is left out."""
-    return _compile(function, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+    """Compile like `jit`, but leave inlining to the compiler."""
+    return _compile_part(function)
 
 
 def jit_within(function: F) -> F:
-    """Compile as part of each caller: for steps of one kernel, which would else be compiled once more."""
-    return _compile(function, inline="always")
+    """Compile as if written in each caller: for steps of a kernel, which would else be compiled once more."""
+    return _compile_part(function, inline="always")
 
 
-def _compile(function: F, **more: Any) -> F:
+def jit_shared(function: F) -> F:
+    """Leave a function of a few numbers to Python, and compile it for the kernels that call it as well."""
     if DISABLED:
-        # Kernels divide by zero, overflow and meet NaN on purpose; compiled, they do so without a word.
-        quiet: F = np.errstate(all="ignore")(function)
-        return quiet
-    # Without reference counts, an atomic operation for every slice: hence kernels allocate nothing.
-    options = {"nogil": True, "error_model": "numpy", "fastmath": False, "_nrt": False, **more}
+        return function
+    shared: F = numba.extending.register_jitable(**_part_options(forceinline=True))(function)
+    return shared
+
+
+def jit_entry(function: F) -> F:
+    """Compile what is called from Python: on first call, cached on disk with all of its parts."""
+    if DISABLED:
+        return _quiet(function)
     try:
-        dispatcher: Any = _njit(cache=True, **options)(function)
+        dispatcher: Any = _njit(cache=True, **_OPTIONS)(function)
     except RuntimeError:
         # Neither the package's directory nor the user's cache directory can be written: compile in memory.
-        compiled: F = _njit(**options)(function)
+        compiled: F = _njit(**_OPTIONS)(function)
         return compiled
     cache_file: Any = getattr(getattr(dispatcher, "_cache", None), "_cache_file", None)
     if hasattr(cache_file, "_source_stamp"):
         cache_file._source_stamp = STAMP
     kernel: F = dispatcher
     return kernel
+
+
+# Without reference counts, an atomic operation for every slice: hence kernels allocate nothing.
+_OPTIONS = {"nogil": True, "error_model": "numpy", "fastmath": False, "_nrt": False}
+
+
+def _part_options(**more: Any) -> dict[str, Any]:
+    from tilesim.kernels._parts import PartCompiler
+
+    apart = {"pipeline_class": PartCompiler, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    return {**_OPTIONS, **apart, **more}
+
+
+def _compile_part(function: F, **more: Any) -> F:
+    if DISABLED:
+        return _quiet(function)
+    part: F = _njit(**_part_options(**more))(function)
+    return part
+
+
+def _quiet(function: F) -> F:
+    # Kernels divide by zero, overflow and meet NaN on purpose; compiled, they do so without a word.
+    quiet: F = np.errstate(all="ignore")(function)
+    return quiet

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tilesim.kernels._jit import jit, jit_apart, jit_entry, jit_within
+from tilesim.kernels._jit import jit, jit_apart, jit_entry, jit_shared, jit_within
 from tilesim.kernels.counter import DONE_TASKS, NEXT_TASK, STOPPED, fetch_add
 from tilesim.kernels.elementwise import add_rescaled, divide_array, multiply_array, round_array
 from tilesim.kernels.few_rows import MOST_ROWS, VALUE_COLUMNS, multiply_keys, multiply_values
@@ -339,19 +339,19 @@ def _finish(out: Any, block: Block, width: Any, kind: Any) -> None:
             divide_array(accumulated, round_away(total, kind), own, kind)
 
 
-@jit
+@jit_shared
 def padded_chunks(columns: Any) -> Any:
     """Round a number of columns up to whole chunks of 64."""
     return (columns + CHUNK - 1) // CHUNK * CHUNK
 
 
-@jit
+@jit_shared
 def strip_stride(kv_tile: Any, seq_kv: Any) -> Any:
     """Return the row pitch of a score strip: a tile may begin inside a panel and so touch one more."""
     return padded_chunks(min(kv_tile, seq_kv)) + PANEL_COLUMNS
 
 
-@jit
+@jit_shared
 def scratch_size(kv_tile: Any, seq_kv: Any, block_rows: Any, depth: Any, head_dim_v: Any) -> Any:
     """Return the float32 elements of scratch one worker needs for tasks of up to `block_rows` rows."""
     padded_rows = (block_rows + GROUP_ROWS - 1) // GROUP_ROWS * GROUP_ROWS

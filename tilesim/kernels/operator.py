@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tilesim.kernels._jit import jit
+from tilesim.kernels._jit import jit, jit_entry
 from tilesim.kernels.expression import Value, scalar_function, where
 from tilesim.kernels.processor import BLOCK
 from tilesim.kernels.rounding import HALF_KIND
@@ -139,7 +139,7 @@ def scratch_size(columns: int) -> int:
     return ROWS * columns + CHUNK + 2 * ROWS + WORK_SIZE
 
 
-@jit
+@jit_entry
 def softmax_operator(
     outputs: Any,
     src: Any,

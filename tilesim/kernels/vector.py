@@ -13,7 +13,7 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
-from tilesim.kernels._jit import intrinsic, jit
+from tilesim.kernels._jit import intrinsic, jit_shared
 from tilesim.kernels.expression import Value
 from tilesim.kernels.processor import BLOCK
 from tilesim.kernels.rounding import for_each_kind
@@ -26,7 +26,7 @@ PANEL_COLUMNS = BLOCK.lanes * BLOCK.vectors
 HALF_COLUMNS = PANEL_COLUMNS // 2
 
 
-@jit
+@jit_shared
 def padded_columns(columns: Any) -> Any:
     """Round a number of columns up to whole panels."""
     return (columns + PANEL_COLUMNS - 1) // PANEL_COLUMNS * PANEL_COLUMNS
