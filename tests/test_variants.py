@@ -13,6 +13,7 @@ from tile_model import attention_head, is_basic, narrow
 import tilesim as ts
 from tilesim import engine
 from tilesim.engine import run_kernel
+from tilesim.errors import InputError
 from tilesim.kernels._jit import DISABLED
 from tilesim.kernels.attention import attention_worker
 from tilesim.kernels.vector import BLOCK
@@ -333,3 +334,29 @@ def test_all_variants_share_one_compiled_kernel(rng):
         ts.attention(frozen, k, v, **options)
     ts.attention(q[:, :, ::2], k[:, :, ::-1], v)
     assert len(attention_worker.signatures) == 1
+
+
+@pytest.mark.parametrize("precision", ["float", "half-data-float-state", "half-data-half-state"])
+def test_a_tile_of_infinite_scores_counts_alike_with_and_without_neighbours(precision):
+    q, k, v = np.zeros((1, 2, 1, 16)), np.zeros((1, 1, 2, 16)), np.ones((1, 1, 2, 16))
+    # The first key scores -inf with head 0 and 0 with head 1; its value times a probability of 0 is NaN.
+    q[0, 0, 0, 0], k[0, 0, 0, 0], v[0, 0, 0] = -6e4 if precision != "float" else -np.inf, 6e4, np.inf
+    options = {"mask": "full", "precision": precision, "tile": ts.Tile(kv_tile=1)}
+    both, alone = ts.attention(q, k, v, **options), ts.attention(q[:, :1], k, v, **options)
+    assert np.isnan(both[0, 0]).all()
+    assert np.isnan(alone[0, 0]).all()
+
+
+@pytest.mark.parametrize("value", [1.0, np.inf, np.nan])
+def test_a_row_whose_only_score_is_minus_infinity_gives_zero(value):
+    q, k, v = np.ones((1, 1, 1, 4)), np.full((1, 1, 1, 4), -np.inf), np.full((1, 1, 1, 4), value)
+    assert (ts.attention_reference(q, k, v) == 0).all()
+    for precision in ("float", "half-data-float-state"):
+        assert (ts.attention(q, k, v, precision=precision) == 0).all()
+
+
+@pytest.mark.parametrize(("precision", "sink"), [("half-data-half-state", 7e4), ("float", 1e39)])
+def test_sinks_that_the_state_cannot_hold_are_refused(precision, sink):
+    x = np.ones((1, 2, 4, 16), np.float32)
+    with pytest.raises(InputError, match="must be at most"):
+        ts.attention(x, x, x, sinks=[0.0, sink], precision=precision)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import tilesim as ts
-from tilesim import workers
+from tilesim import scratch, workers
 from tilesim.kernels.counter import STOPPED
 
 
@@ -112,3 +112,72 @@ def test_a_forked_process_has_workers_of_its_own():
         assert receive.recv() == wanted
     finally:
         child.kill()
+
+
+def test_who_begins_after_the_end_does_nothing():
+    late = []
+
+    class Pool:
+        """Keeps what it cannot start, as the standard pool does where no thread can be created."""
+
+        def submit(self, task):
+            late.append(task)
+            raise RuntimeError("can't start new thread")
+
+    calls = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(workers, "_pool", Pool())
+        workers.run_workers(4, 8, None, calls.append)
+    late[0]()
+    assert len(calls) == 1
+
+
+INTERRUPTED_TWICE = """
+import numpy as np, os, signal, threading, time, tilesim as ts
+x = np.random.default_rng(1).standard_normal((1, 2, 3000, 128), np.float32)
+ts.attention(x[:, :, :8], x, x)
+def interrupt():
+    for _ in range(8):
+        time.sleep(0.03)
+        os.kill(os.getpid(), signal.SIGINT)
+threading.Thread(target=interrupt).start()
+try:
+    for _ in range(100):
+        ts.attention(x, x, x, attn_mask=np.ones((2, 3000, 3000), bool), threads=2)
+except KeyboardInterrupt:
+    pass
+while threading.active_count() > 3:
+    try:
+        time.sleep(0.01)
+    except KeyboardInterrupt:
+        pass
+print(np.isfinite(ts.attention(x, x, x)).all())
+"""
+
+
+def test_repeated_interrupts_leave_no_worker_behind():
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED_TWICE], capture_output=True, text=True, timeout=120
+    )
+    assert (done.stdout, done.returncode) == ("True\n", 0), done.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="forks")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_process_forked_while_storage_is_taken_computes():
+    wanted = _output()
+    receive, send = multiprocessing.Pipe(duplex=False)
+    child = multiprocessing.get_context("fork").Process(target=_send_output, args=(send,), daemon=True)
+    with scratch._lock:
+        child.start()
+    try:
+        assert receive.poll(60)
+        assert receive.recv() == wanted
+    finally:
+        child.kill()
+
+
+def test_a_signal_handler_within_take_computes():
+    wanted = _output()
+    with scratch._lock:
+        assert _output() == wanted

@@ -98,7 +98,8 @@ def run_kernel(
     numerics = kernel_inputs.numerics(tile, policy, problem)
     variant = kernel_inputs.score_variant(problem, policy)
 
-    def run(counter: npt.NDArray[np.int64]) -> None:
+    # The kernel has no more than the address of the mask.
+    def run(counter: npt.NDArray[np.int64], _alive: Any = problem.variant.attn_mask) -> None:
         own = scratch.take(own_size + sum(local_sizes))
         local = _packed_block(own[own_size:], local_sizes, work.local_keys)
         kernel.attention_worker(

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tilesim.dtypes import DType
+from tilesim.errors import InputError
 from tilesim.precision import Precision
 from tilesim.problem import Problem
 from tilesim.softmax.tiling import is_basic_block
@@ -74,6 +75,7 @@ def score_variant(problem: Problem, policy: Precision) -> Any:
             slopes = np.array(to_data_type(variant.alibi_slopes, policy.data), np.float32).reshape(-1)
         if variant.sinks is not None:
             sinks = np.array(np.broadcast_to(variant.sinks, shape), np.float32).reshape(-1)
+            _check_sinks(sinks, policy)
         softcap = _rounded(workload.softcap, policy.data)
         scale = np.float32(1.0) if plain else _rounded(problem.scale, policy.data)
     return ScoreVariant(
@@ -87,6 +89,16 @@ def score_variant(problem: Problem, policy: Precision) -> Any:
         sinks=sinks,
         mask=_mask_tensor(variant.attn_mask, workload.heads),
     )
+
+
+def _check_sinks(sinks: npt.NDArray[np.float32], policy: Precision) -> None:
+    """Refuse sinks that the running maximum cannot hold: they would turn rows without keys into NaN."""
+    infinite = np.flatnonzero(policy.state.round_away(sinks) == np.inf)
+    if infinite.size:
+        largest = policy.state.max_value
+        raise InputError(
+            "sinks", float(sinks[infinite[0]]), f"must be at most {largest:g} with state {policy.state.name}"
+        )
 
 
 def alters_scores(workload: Workload) -> bool:

@@ -234,8 +234,9 @@ class _Head:
         scores -= shift[:, None]
         weights = np.exp(scores, out=scores)
         total = weights.sum(axis=1) + np.exp(self.sink - shift)
-        weighted = _weighted_values(weights, hidden, v)
-        return weighted / np.where(total == 0.0, 1.0, total)[:, None], top + np.log(total)
+        output = _weighted_values(weights, hidden, v) / total[:, None]
+        output[total == 0.0] = 0.0
+        return output, top + np.log(total)
 
 
 def _indices(span: slice) -> Index:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import collections
 import contextlib
 import math
+import os
 import threading
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -17,10 +19,33 @@ CACHE_LINE_BYTES = 64
 LEAST_LENT_BYTES, MOST_LENT_BYTES = 128 * 1024, MOST_BYTES // 4
 """Of results whose storage is kept when it comes back: smaller ones come cheaply, larger ones take room."""
 
+PATIENCE_S = 0.05
+"""After which a call does without kept storage: it may run in a signal handler that interrupted `take`."""
+
 _lock = threading.Lock()
 _kept: list[npt.NDArray[np.float32]] = []
 _returned: collections.deque[npt.NDArray[np.float32]] = collections.deque(maxlen=4)
 """What results have let go: without a lock, since that may happen anywhere, even within `take`."""
+
+
+@contextlib.contextmanager
+def _patiently() -> Iterator[bool]:
+    locked = _lock.acquire(timeout=PATIENCE_S)
+    try:
+        yield locked
+    finally:
+        if locked:
+            _lock.release()
+
+
+def _begin_anew() -> None:
+    """Forget a lock that another thread of the parent may have held as the process was forked."""
+    global _lock
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_anew)
 
 
 def take(size: int) -> npt.NDArray[np.float32]:
@@ -28,16 +53,18 @@ def take(size: int) -> npt.NDArray[np.float32]:
     with contextlib.suppress(IndexError):
         while True:
             give_back(_returned.popleft())
-    with _lock:
+    with _patiently() as locked:
         fitting = [index for index, array in enumerate(_kept) if size <= array.size <= 2 * size + 4096]
-        if fitting:
+        if locked and fitting:
             return _kept.pop(min(fitting, key=lambda index: _kept[index].size))
     return aligned(size)
 
 
 def give_back(array: npt.NDArray[np.float32]) -> None:
     """Keep storage for a later call; the caller must not use it any more."""
-    with _lock:
+    with _patiently() as locked:
+        if not locked:
+            return
         _kept.append(array)
         while sum(kept.nbytes for kept in _kept) > MOST_BYTES:
             _kept.pop(0)

@@ -6,9 +6,11 @@ threads are all right.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +34,64 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_begin_anew)
 
 
+class _Shift:
+    """The workers of one call: it ends when one has found no more work and all who began are done.
+
+    Nobody begins after the end: the pool may keep what it could not start, and start it long after the call.
+    """
+
+    def __init__(self, work: Callable[[npt.NDArray[np.int64]], None]) -> None:
+        from tilesim.kernels.counter import COUNTERS
+
+        self.counter = np.zeros(COUNTERS, np.int64)
+        self._work = work
+        self._changed = threading.Condition()
+        self._inside = self._ended = 0
+        self._over = False
+        self._error: BaseException | None = None
+
+    def take_part(self) -> None:
+        """Do one worker's part in the calling thread."""
+        with self._changed:
+            if self._over:
+                return
+            self._inside += 1
+        try:
+            self._work(self.counter)
+        except BaseException as error:
+            self.stop()
+            self._error = self._error or error
+        with self._changed:
+            self._inside -= 1
+            self._ended += 1
+            self._changed.notify_all()
+
+    def stop(self) -> None:
+        """Let all workers end after the task at hand."""
+        from tilesim.kernels.counter import STOPPED
+
+        self.counter[STOPPED] = 1
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for the end, or for some time, and return whether it has come."""
+        with self._changed:
+            self._over = self._changed.wait_for(lambda: self._ended > 0 == self._inside, timeout_s)
+            return self._over
+
+    def close(self) -> None:
+        """Let nobody begin any more and wait, Ctrl-C or not, for those who have: they use shared storage."""
+        while True:
+            with contextlib.suppress(KeyboardInterrupt), self._changed:
+                self._over = True
+                self._changed.wait_for(lambda: not self._inside)
+                return
+
+    def raise_error(self) -> None:
+        """Raise what a worker raised, if any did."""
+        if self._error is not None:
+            raise self._error
+
+
 def run_workers(
     workers: int,
     total: int,
@@ -43,39 +103,28 @@ def run_workers(
     An exception, Ctrl-C included, stops all workers after the task at hand. Unless there is just
     one task, the calling thread only watches, so that it can be interrupted.
     """
-    from tilesim.kernels.counter import COUNTERS, DONE_TASKS, STOPPED
+    from tilesim.kernels.counter import DONE_TASKS
 
-    counter = np.zeros(COUNTERS, np.int64)
+    shift = _Shift(work)
+    counter = shift.counter
     if workers == 1 and total == 1 and progress is None:
         work(counter)
         return
-
-    def guarded() -> None:
-        try:
-            work(counter)
-        except BaseException:
-            counter[STOPPED] = 1
-            raise
-
-    running: list[Future[None]] = []
     try:
         for _ in range(workers):
             try:
-                running.append(_pool.submit(guarded))
+                _pool.submit(shift.take_part)
             except RuntimeError:
                 # No thread can start, or none any more as the interpreter is ending: the caller does it.
-                guarded()
+                shift.take_part()
                 break
-        left = set(running)
-        while left:
-            _, left = wait(left, POLL_S)
+        while not shift.wait(POLL_S):
             if progress is not None and counter[DONE_TASKS] < total:
                 progress(int(counter[DONE_TASKS]), total)
     except BaseException:
-        counter[STOPPED] = 1
-        wait(running)
+        shift.stop()
+        shift.close()
         raise
-    for future in running:
-        future.result()
+    shift.raise_error()
     if progress is not None:
         progress(total, total)

@@ -6,6 +6,7 @@ same bits: every row is computed by one worker, in the order of its keys.
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -264,12 +265,13 @@ def _few_rows_tile(
 def _has_state(block: Block, first_row: Any, rows: Any) -> Any:
     """Return whether an earlier tile, or a sink, left a state in any row of a group.
 
-    A row without one beside a row that has: (-inf, 0) is a state for which an update gives the first tile's
-    result, since exp_max is 0 and so is the accumulator.
+    A row without one beside a row that has: for its state and an accumulator of 0, an update gives the first
+    tile's result. A tile whose scores are all -inf does leave a state: its values may have made the
+    accumulator NaN.
     """
     found = False
     for row in range(first_row, first_row + rows):
-        found |= block.row_max[row] != -np.inf or block.row_sum[row] != 0.0
+        found |= block.row_max[row] != -np.inf or math.copysign(1.0, block.row_sum[row]) > 0
     return found
 
 
@@ -287,6 +289,8 @@ def _load_block(
 ) -> Any:
     """Round the queries of one task into scratch and begin its empty state and accumulator.
 
+    No sum is ever -0: it marks rows that no tile has met.
+
     The plain softmax takes scores that are scaled already: its queries are.
     """
     rows = row_max.size
@@ -302,7 +306,7 @@ def _load_block(
     accumulator = storage[padded_rows * depth : padded_rows * (depth + width)]
     accumulator[:] = 0.0
     row_max[:] = -np.inf
-    row_sum[:] = 0.0
+    row_sum[:] = -0.0
     return Block(queries, depth, accumulator, row_max, row_sum)
 
 
@@ -311,8 +315,9 @@ def _begin_with_sinks(block: Block, top: Any, sight: Sight, sinks: Any, kind: An
     """Begin the state of each row with its head's sink: a score without a value."""
     for row in range(block.row_max.size):
         sink = round_away(sinks[sight.first_head + (top + row) // sight.seq_q], kind)
-        block.row_max[row] = sink
-        block.row_sum[row] = 0.0 if sink == -np.inf else 1.0
+        if sink != -np.inf:
+            block.row_max[row] = sink
+            block.row_sum[row] = 1.0
 
 
 @jit_apart
@@ -470,12 +475,8 @@ def attention_worker(
         task = fetch_add(counter, NEXT_TASK, 1)
         if task >= tasks.shape[0] or fetch_add(counter, STOPPED, 0):
             return
-        head, top, end, split = (
-            tasks[task, 0],
-            tasks[task, 1],
-            tasks[task, 1] + tasks[task, 2],
-            tasks[task, 3],
-        )
+        head, top, split = tasks[task, 0], tasks[task, 1], tasks[task, 3]
+        end = top + tasks[task, 2]
         sight = Sight(
             launch.shifts[head], launch.left, launch.right, launch.lengths[head], launch.seq_q,
             head * launch.group,
