@@ -88,7 +88,8 @@ def main():
     except (ts.TilesimError, BadInputError) as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return BAD_USAGE
-    print("\n".join(lines) or f"{options.file}: all counters as recorded")
+    counted = Path(ts.__file__).parent
+    print("\n".join(lines) or f"{options.file}: all counters as recorded, by {counted}")
     return 1 if lines else 0
 
 
