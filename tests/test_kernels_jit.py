@@ -43,8 +43,6 @@ def test_an_edited_helper_in_another_module_is_not_stale(tmp_path):
 def test_kernels_compile_where_no_cache_can_be_written(tmp_path):
     root = tmp_path / "root"
     shutil.copytree(Path(tilesim.__file__).parent, root / "tilesim")
-    blocked = tmp_path / "file"
-    blocked.write_text("")
     unwritable = "from numba.core import caching\ncaching.CacheImpl._locator_classes = []\n"
     done = subprocess.run(
         [sys.executable, "-c", unwritable + PROGRAM, str(root)], capture_output=True, text=True, check=True

@@ -1,5 +1,6 @@
 """Worker threads: all of them done when a call ends, whatever ends it, and kept for the next one."""
 
+import contextlib
 import itertools
 import multiprocessing
 import subprocess
@@ -102,11 +103,13 @@ def _send_output(pipe):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="forks")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-def test_a_forked_process_has_workers_of_its_own():
+@pytest.mark.parametrize("held", [contextlib.nullcontext(), scratch._lock], ids=["at rest", "taking storage"])
+def test_a_forked_process_computes_with_workers_and_locks_of_its_own(held):
     wanted = _output()
     receive, send = multiprocessing.Pipe(duplex=False)
     child = multiprocessing.get_context("fork").Process(target=_send_output, args=(send,), daemon=True)
-    child.start()
+    with held:
+        child.start()
     try:
         assert receive.poll(60)
         assert receive.recv() == wanted
@@ -132,7 +135,7 @@ def test_who_begins_after_the_end_does_nothing():
     assert len(calls) == 1
 
 
-INTERRUPTED_TWICE = """
+INTERRUPTED = """
 import numpy as np, os, signal, threading, time, tilesim as ts
 x = np.random.default_rng(1).standard_normal((1, 2, 3000, 128), np.float32)
 ts.attention(x[:, :, :8], x, x)
@@ -156,25 +159,8 @@ print(np.isfinite(ts.attention(x, x, x)).all())
 
 
 def test_repeated_interrupts_leave_no_worker_behind():
-    done = subprocess.run(
-        [sys.executable, "-c", INTERRUPTED_TWICE], capture_output=True, text=True, timeout=120
-    )
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=120)
     assert (done.stdout, done.returncode) == ("True\n", 0), done.stderr
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="forks")
-@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-def test_a_process_forked_while_storage_is_taken_computes():
-    wanted = _output()
-    receive, send = multiprocessing.Pipe(duplex=False)
-    child = multiprocessing.get_context("fork").Process(target=_send_output, args=(send,), daemon=True)
-    with scratch._lock:
-        child.start()
-    try:
-        assert receive.poll(60)
-        assert receive.recv() == wanted
-    finally:
-        child.kill()
 
 
 def test_a_signal_handler_within_take_computes():

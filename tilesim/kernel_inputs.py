@@ -57,7 +57,8 @@ def _kinds() -> dict[str, int]:
 
 def _rounded(value: float, data: DType) -> np.float32:
     """Return a parameter as the chip holds it: float32 first, then rounded to `data`."""
-    return np.float32(to_data_type(np.array(value, np.float32), data))
+    with np.errstate(over="ignore"):
+        return np.float32(to_data_type(np.array(value, np.float32), data))
 
 
 def score_variant(problem: Problem, policy: Precision) -> Any:
@@ -76,8 +77,8 @@ def score_variant(problem: Problem, policy: Precision) -> Any:
         if variant.sinks is not None:
             sinks = np.array(np.broadcast_to(variant.sinks, shape), np.float32).reshape(-1)
             _check_sinks(sinks, policy)
-        softcap = _rounded(workload.softcap, policy.data)
-        scale = np.float32(1.0) if plain else _rounded(problem.scale, policy.data)
+    softcap = _rounded(workload.softcap, policy.data)
+    scale = np.float32(1.0) if plain else _rounded(problem.scale, policy.data)
     return ScoreVariant(
         active=alters_scores(workload),
         scale=scale,
@@ -127,8 +128,7 @@ def numerics(tile: Tile, policy: Precision, problem: Problem) -> Any:
 
     kinds = _kinds()
     data_kind = kinds[policy.data.name]
-    with np.errstate(over="ignore"):
-        scale = _rounded(problem.scale, policy.data)
+    scale = _rounded(problem.scale, policy.data)
     score_kind = data_kind
     basic = is_basic_block(tile.softmax_rows, tile.kv_tile, policy.data.itemsize)
     sum_form = softmax.BASIC_SUM if basic else softmax.GENERIC_SUM

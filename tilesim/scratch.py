@@ -30,6 +30,7 @@ _returned: collections.deque[npt.NDArray[np.float32]] = collections.deque(maxlen
 
 @contextlib.contextmanager
 def _patiently() -> Iterator[bool]:
+    """Hold the lock if it can be had in time, and say whether it is held."""
     locked = _lock.acquire(timeout=PATIENCE_S)
     try:
         yield locked

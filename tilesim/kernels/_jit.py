@@ -14,6 +14,7 @@ import numba
 import numba.extending
 import numpy as np
 
+from tilesim.kernels._parts import PartCompiler
 from tilesim.kernels.interpreter import interpreted
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -83,8 +84,6 @@ _OPTIONS = {"nogil": True, "error_model": "numpy", "fastmath": False, "_nrt": Fa
 
 
 def _part_options(**more: Any) -> dict[str, Any]:
-    from tilesim.kernels._parts import PartCompiler
-
     apart = {"pipeline_class": PartCompiler, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
     return {**_OPTIONS, **apart, **more}
 
