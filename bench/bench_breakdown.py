@@ -28,7 +28,9 @@ def multiply(count, c, c_stride, a, a_stride, b, b_panel, panels, depth):
 
 
 @jit_entry
-def softmax_tiles(count, scores, source, shape, start, stop, numerics, state, work):
+def softmax_tiles(count, scores, source, shape, start, stop, numerics, running, work_storage):
+    work, exp_max, tile_max = softmax.cut_work(work_storage)
+    state = softmax.RowState(running[0], running[1], exp_max, tile_max)
     for _ in range(count):
         for i in range(scores.size):
             scores[i] = source[i]
@@ -76,11 +78,11 @@ def part(name, head_dim, policy):
         packed = packing.Packed(numbers(KV_TILE * head_dim), numbers(KV_TILE * width), np.zeros(1, bool), 512)
         return lambda count: pack(count, k, v, packed, numerics.data_kind), 0
     source = numbers(ROWS * stride + 64)
-    work, exp_max, tile_max = softmax.cut_work(np.zeros(softmax.WORK_SIZE, np.float32))
-    state = softmax.RowState(np.zeros(ROWS, np.float32), np.ones(ROWS, np.float32), exp_max, tile_max)
+    running = np.array([[0.0], [1.0]], np.float32).repeat(ROWS, 1)
+    work = np.zeros(softmax.WORK_SIZE, np.float32)
     shape = softmax.TileShape(stride, ROWS, KV_TILE, KV_TILE)
     start, stop = np.zeros(ROWS, np.int64), np.full(ROWS, KV_TILE, np.int64)
-    arguments = (source.copy(), source, shape, start, stop, numerics, state, work)
+    arguments = (source.copy(), source, shape, start, stop, numerics, running, work)
     return lambda count: softmax_tiles(count, *arguments), 0
 
 

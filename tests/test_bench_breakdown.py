@@ -1,0 +1,15 @@
+"""bench/bench_breakdown.py calls kernels' parts through entries of its own: all of them must still run."""
+
+import bench_breakdown
+import pytest
+
+POLICIES = ("float", "half-data-float-state")
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("head_dim", [64, 80])
+@pytest.mark.parametrize("name", ["QK", "softmax", "PV", "packing of 512 keys"])
+def test_every_part_runs(name, head_dim, policy):
+    run, flops = bench_breakdown.part(name, head_dim, policy)
+    run(2)
+    assert flops == (2 * 8 * 512 * head_dim if name in ("QK", "PV") else 0)
