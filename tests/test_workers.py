@@ -55,6 +55,44 @@ def test_an_error_in_one_worker_stops_the_others_and_passes_on():
     assert work.begun == work.ended == 1
 
 
+def test_the_caller_is_one_of_the_workers_of_a_brief_call():
+    idents, everybody = [], threading.Barrier(3)
+
+    def note(counter):
+        everybody.wait(10)
+        idents.append(threading.get_ident())
+
+    workers.run_workers(3, 8, None, note, brief=True)
+    assert len(set(idents)) == 3
+    assert threading.get_ident() in idents
+
+
+def test_the_caller_only_watches_a_brief_call_with_progress():
+    idents, shown = [], []
+    workers.run_workers(
+        1, 8, lambda *done: shown.append(done), lambda _: idents.append(threading.get_ident()), brief=True
+    )
+    assert threading.get_ident() not in idents
+    assert shown[-1] == (8, 8)
+
+
+@pytest.mark.parametrize("fails_in_caller", [True, False])
+def test_an_error_anywhere_in_a_brief_call_stops_the_others_and_passes_on(fails_in_caller):
+    work, everybody, caller = Work(), threading.Barrier(3), threading.get_ident()
+
+    def fails_once(counter):
+        everybody.wait(10)
+        if (threading.get_ident() == caller) == fails_in_caller and (fails_in_caller or not raised):
+            raised.append(True)
+            raise KeyboardInterrupt
+        work(counter)
+
+    raised = []
+    with pytest.raises(KeyboardInterrupt):
+        workers.run_workers(3, 8, None, fails_once, brief=True)
+    assert work.begun == work.ended == 2
+
+
 def test_threads_are_used_again():
     def names(count):
         seen, everybody = [], threading.Barrier(count)

@@ -49,6 +49,7 @@ def launch(workload: Workload, rows_of_heads: int, folded: int) -> Any:
     )
 
 
+@functools.cache
 def _kinds() -> dict[str, int]:
     from tilesim.kernels import rounding
 

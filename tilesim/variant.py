@@ -98,6 +98,8 @@ def check_variant(workload: Workload, options: VariantOptions) -> tuple[Workload
     DTypeError
         For a mask that is neither boolean nor floating-point: an integer 1 might mean keep or drop.
     """
+    if not options:
+        return workload, PLAIN
     unknown = sorted(set(options) - set(VariantOptions.__annotations__))
     if unknown:
         raise TypeError(f"unexpected keyword argument {unknown[0]!r}")

@@ -66,6 +66,12 @@ class _Shift:
             self._ended += 1
             self._changed.notify_all()
 
+    def take_part_as_caller(self) -> None:
+        """Do one worker's part without ado: what it raises, Ctrl-C included, comes out here."""
+        self._work(self.counter)
+        with self._changed:
+            self._ended += 1
+
     def stop(self) -> None:
         """Let all workers end after the task at hand."""
         from tilesim.kernels.counter import STOPPED
@@ -97,27 +103,29 @@ def run_workers(
     total: int,
     progress: Progress | None,
     work: Callable[[npt.NDArray[np.int64]], None],
+    *,
+    brief: bool = False,
 ) -> None:
     """Run `work` in that many threads on shared counters, `total` tasks in all, and wait for all of them.
 
-    An exception, Ctrl-C included, stops all workers after the task at hand. Unless there is just
-    one task, the calling thread only watches, so that it can be interrupted.
+    An exception, Ctrl-C included, stops all workers after the task at hand. The calling thread only watches,
+    so that it can be interrupted; if the work is `brief` and nobody watches, it is one of the workers.
     """
     from tilesim.kernels.counter import DONE_TASKS
 
     shift = _Shift(work)
     counter = shift.counter
-    if workers == 1 and total == 1 and progress is None:
-        work(counter)
-        return
+    caller_works = brief and progress is None
     try:
-        for _ in range(workers):
+        for _ in range(workers - caller_works):
             try:
                 _pool.submit(shift.take_part)
             except RuntimeError:
                 # No thread can start, or none any more as the interpreter is ending: the caller does it.
                 shift.take_part()
                 break
+        if caller_works:
+            shift.take_part_as_caller()
         while not shift.wait(POLL_S):
             if progress is not None and counter[DONE_TASKS] < total:
                 progress(int(counter[DONE_TASKS]), total)
