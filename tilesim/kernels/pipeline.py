@@ -8,20 +8,28 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from tilesim.kernels._jit import jit, jit_entry
 from tilesim.kernels.mask_tiles import PARTIAL, SKIPPED
 
+# Numbers of NumPy, not of Python, wherever one is an argument: Numba compiles a function once more for each
+# constant that it is called with.
+
 # Lanes of the cube core, then those of each vector core.
-CUBE_SCALAR, CUBE_MTE2, CUBE_MTE1, CUBE, CUBE_FIXP = range(5)
+CUBE_SCALAR, CUBE_MTE2, CUBE_MTE1, CUBE, CUBE_FIXP = np.arange(5)
 SCALAR, MTE2, VECTOR, MTE3 = range(4)
 CUBE_LANES, VECTOR_LANES = 5, 4
 VECTOR_CORES = 2
 LANES = CUBE_LANES + VECTOR_CORES * VECTOR_LANES
 
+# The products of a tile.
+QK, PV = np.arange(2)
+
 # What an operation waited for.
 (
     ISSUE, DATA, BUFFER, QK_READY, PROB_READY, PV_READY, PV_DONE, TASK, SPLITS_DONE,
-) = range(9)  # fmt: skip
+) = np.arange(9)  # fmt: skip
 REASONS = 9
 
 # Names of operations, for the timeline.
@@ -29,7 +37,7 @@ REASONS = 9
     LOAD_QUERY, LOAD_KEY, LOAD_PROB, LOAD_VALUE, MOVE_LEFT, MOVE_RIGHT, MULTIPLY_QK, MULTIPLY_PV, STORE_SCORE,
     STORE_PARTIAL, COPY_SCORE, COPY_MASK, SOFTMAX, COPY_PROB, COPY_PARTIAL, ACCUMULATE, NORMALISE,
     STORE_OUTPUT, QUEUE, MATMUL_CALL, LOAD_SPLIT, COMBINE_SPLIT,
-) = range(22)  # fmt: skip
+) = np.arange(22)  # fmt: skip
 OPERATIONS = 22
 
 # Columns of a recorded event.
@@ -220,16 +228,16 @@ def _ceil(a: Any, b: Any) -> Any:
 @jit
 def _product(
     core: Core, rates: Rates, shape: Shape, rows: Any, columns: Any, depth: Any, ready: Any, reason: Any,
-    second: Any,
+    product: Any,
 ) -> Any:  # fmt: skip
-    """Run a product (rows x depth) @ (depth x columns) in base blocks; return when it is in GM.
+    """Run a product, QK or PV, (rows x depth) @ (depth x columns) in base blocks; return when it is in GM.
 
     The right operand stays in L1 for all row blocks, the left one for all column blocks of its rows. Loads of
     the next base block overlap with the product of this one.
     """
     size = shape.itemsize
-    load_left, load_right = (LOAD_PROB, LOAD_VALUE) if second else (LOAD_QUERY, LOAD_KEY)
-    multiply, store = (MULTIPLY_PV, STORE_PARTIAL) if second else (MULTIPLY_QK, STORE_SCORE)
+    load_left, load_right = (LOAD_PROB, LOAD_VALUE) if product == PV else (LOAD_QUERY, LOAD_KEY)
+    multiply, store = (MULTIPLY_PV, STORE_PARTIAL) if product == PV else (MULTIPLY_QK, STORE_SCORE)
     start = _run(core, CUBE_SCALAR, MATMUL_CALL, rates.matmul, ready, reason)
     end = start
     before_last = start
@@ -348,7 +356,7 @@ def _scores(core: Core, rates: Rates, shape: Shape, rows: Any, tile: Any, kinds:
     free, why = core.flags[PV_DONE - QK_READY, slot], PV_DONE
     if turn < shape.slots:
         free, why = 0.0, TASK
-    stored = _product(core, rates, shape, rows, int(tile[TILE_COLUMNS]), shape.head_dim, free, why, False)
+    stored = _product(core, rates, shape, rows, int(tile[TILE_COLUMNS]), shape.head_dim, free, why, QK)
     core.flags[0, slot] = stored + rates.flag
     probabilities = 0.0
     for unit in range(VECTOR_CORES):
@@ -368,7 +376,7 @@ def _values(
     slot = turn % shape.slots
     ready = core.flags[PROB_READY - QK_READY, slot]
     stored = _product(
-        core, rates, shape, rows, shape.head_dim_v, int(tile[TILE_COLUMNS]), ready, PROB_READY, True
+        core, rates, shape, rows, shape.head_dim_v, int(tile[TILE_COLUMNS]), ready, PROB_READY, PV
     )
     core.flags[PV_READY - QK_READY, slot] = stored + rates.flag
     done = 0.0
@@ -387,48 +395,30 @@ def _values(
 
 
 @jit
-def _run_short(
-    tasks: Any, tiles: Any, kinds: Any, rates: Rates, shape: Shape, ending: Ending, core: Core
-) -> None:
-    """Run tasks of one tile each: the PV product of the task before runs beside this task's softmax."""
-    lag = 1 if shape.slots > 1 else 0
-    for task in range(tasks.shape[0] + lag):
-        if task < tasks.shape[0] and tasks[task, TASK_TILES] > 0:
-            core.where[0], core.where[1] = task, 0
-            tile = tasks[task, TASK_FIRST_TILE]
-            _scores(core, rates, shape, tasks[task, TASK_ROWS], tiles[tile], kinds[tile], task)
-        before = task - lag
-        if before >= 0 and before < tasks.shape[0] and tasks[before, TASK_TILES] > 0:
-            core.where[0] = before
-            tile = tasks[before, TASK_FIRST_TILE]
-            _values(core, rates, shape, tasks[before, TASK_ROWS], tiles[tile], before, True, True, ending)
+def _run_chain(
+    tasks: Any, steps: Any, chain: Any, turn: Any, tiles: Any, kinds: Any, rates: Rates, shape: Shape,
+    ending: Ending, core: Core,
+) -> None:  # fmt: skip
+    """Run steps that overlap: the PV product of the one before runs beside the softmax of each.
 
-
-@jit
-def _run_long(
-    tasks: Any, tiles: Any, kinds: Any, rates: Rates, shape: Shape, ending: Ending, core: Core
-) -> None:
-    """Run tasks of several tiles: the PV product of the tile before runs beside this tile's softmax."""
-    turn = 0
+    A step is a task of one tile if all tasks are short, else a tile of task `chain`.
+    """
     lag = 1 if shape.slots > 1 else 0
-    for task in range(tasks.shape[0]):
-        first, count, rows = (
-            tasks[task, TASK_FIRST_TILE], tasks[task, TASK_TILES], tasks[task, TASK_ROWS],
-        )  # fmt: skip
-        core.where[0] = task
-        for index in range(count + lag):
-            if index < count:
-                core.where[1] = index
-                tile = first + index
-                _scores(core, rates, shape, rows, tiles[tile], kinds[tile], turn + index)
-            before = index - lag
-            if before >= 0 and before < count:
-                core.where[1] = before
-                _values(
-                    core, rates, shape, rows, tiles[first + before], turn + before, before == count - 1,
-                    before == 0, ending,
-                )  # fmt: skip
-        turn += count
+    for step in range(steps + lag):
+        task, index = (step, 0) if shape.short else (chain, step)
+        if step < steps and tasks[task, TASK_TILES] > 0:
+            core.where[0], core.where[1] = task, index
+            tile = tasks[task, TASK_FIRST_TILE] + index
+            _scores(core, rates, shape, tasks[task, TASK_ROWS], tiles[tile], kinds[tile], turn + step)
+        before = step - lag
+        task, index = (before, 0) if shape.short else (chain, before)
+        if before >= 0 and before < steps and tasks[task, TASK_TILES] > 0:
+            core.where[0], core.where[1] = task, index
+            last, tile = index == tasks[task, TASK_TILES] - 1, tasks[task, TASK_FIRST_TILE] + index
+            _values(
+                core, rates, shape, tasks[task, TASK_ROWS], tiles[tile], turn + before, last, index == 0,
+                ending,
+            )  # fmt: skip
 
 
 @jit_entry
@@ -451,10 +441,11 @@ def run_core(
     core : Core
         Fresh state; afterwards what happened.
     """
-    if shape.short:
-        _run_short(tasks, tiles, kinds, rates, shape, ending, core)
-    else:
-        _run_long(tasks, tiles, kinds, rates, shape, ending, core)
+    turn = np.int64(0)
+    for chain in range(1 if shape.short else tasks.shape[0]):
+        steps = tasks.shape[0] if shape.short else tasks[chain, TASK_TILES]
+        _run_chain(tasks, steps, chain, turn, tiles, kinds, rates, shape, ending, core)
+        turn += steps
     return _end(core)
 
 
