@@ -174,20 +174,22 @@ def test_who_begins_after_the_end_does_nothing():
 
 
 INTERRUPTED = """
-import numpy as np, os, signal, threading, time, tilesim as ts
-x = np.random.default_rng(1).standard_normal((1, 2, 3000, 128), np.float32)
+import numpy as np, os, signal, sys, threading, time, tilesim as ts
+keys = int(sys.argv[1])
+x = np.random.default_rng(1).standard_normal((1, 2, keys, 128), np.float32)
 ts.attention(x[:, :, :8], x, x)
 def interrupt():
     for _ in range(8):
         time.sleep(0.03)
         os.kill(os.getpid(), signal.SIGINT)
-threading.Thread(target=interrupt).start()
+interrupts = threading.Thread(target=interrupt)
+interrupts.start()
 try:
-    for _ in range(100):
-        ts.attention(x, x, x, attn_mask=np.ones((2, 3000, 3000), bool), threads=2)
+    while True:
+        ts.attention(x, x, x, attn_mask=np.ones((2, keys, keys), bool), threads=2)
 except KeyboardInterrupt:
     pass
-while threading.active_count() > 3:
+while interrupts.is_alive():
     try:
         time.sleep(0.01)
     except KeyboardInterrupt:
@@ -196,8 +198,10 @@ print(np.isfinite(ts.attention(x, x, x)).all())
 """
 
 
-def test_repeated_interrupts_leave_no_worker_behind():
-    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=120)
+@pytest.mark.parametrize("keys", [3000, 300], ids=["long call", "brief calls"])
+def test_repeated_interrupts_leave_no_worker_behind(keys):
+    command = [sys.executable, "-c", INTERRUPTED, str(keys)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert (done.stdout, done.returncode) == ("True\n", 0), done.stderr
 
 
