@@ -1,5 +1,7 @@
 """Storage kept between calls: never handed out twice, bounded, on a cache line."""
 
+import contextlib
+import sys
 import threading
 
 import numpy as np
@@ -10,7 +12,7 @@ from tilesim import scratch
 
 @pytest.fixture(autouse=True)
 def nothing_kept(monkeypatch):
-    monkeypatch.setattr(scratch, "_kept", [])
+    monkeypatch.setattr(scratch, "_kept", {})
     scratch._returned.clear()
 
 
@@ -41,9 +43,9 @@ def test_what_is_kept_is_bounded(monkeypatch):
     monkeypatch.setattr(scratch, "MOST_BYTES", 1_000_000)
     for _ in range(5):
         scratch.give_back(scratch.aligned(100_000))
-    assert sum(array.nbytes for array in scratch._kept) <= 1_000_000
+    assert sum(array.nbytes for array in scratch._kept.values()) <= 1_000_000
     scratch.give_back(scratch.aligned(1_000_000))
-    assert scratch._kept == []
+    assert not scratch._kept
 
 
 def test_threads_never_share():
@@ -63,6 +65,57 @@ def test_threads_never_share():
     for thread in threads:
         thread.join()
     assert not failures
+
+
+@contextlib.contextmanager
+def at_line(number, handler):
+    """Call a handler, as a signal would, before that line of scratch.py, counted as they are run."""
+    left = [number]
+
+    def trace(frame, event, argument):
+        if frame.f_code.co_filename != scratch.__file__:
+            return None
+        if event == "line":
+            left[0] -= 1
+            if left[0] == 0:
+                sys.settrace(None)
+                handler()
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
+
+
+def interrupt():
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("line", range(1, 30))
+def test_an_interrupt_anywhere_leaves_storage_usable(line):
+    scratch.give_back(scratch.aligned(5_000))
+    with contextlib.suppress(KeyboardInterrupt), at_line(line, interrupt):
+        scratch.give_back(scratch.take(5_000))
+    one, other = scratch.take(5_000), scratch.take(5_000)
+    assert not np.shares_memory(one, other)
+    scratch.give_back(one)
+    assert scratch.take(5_000) is one
+
+
+@pytest.mark.parametrize("line", range(1, 30))
+def test_a_signal_handler_takes_storage_of_its_own(line):
+    scratch.give_back(scratch.aligned(5_000))
+    scratch.give_back(scratch.aligned(5_000))
+    taken = []
+    with at_line(line, lambda: taken.extend((scratch.take(5_000), scratch.take(5_000)))):
+        taken.append(scratch.take(5_000))
+        scratch.give_back(scratch.aligned(3_000))
+    for first, array in enumerate(taken):
+        assert array.size >= 5_000
+        assert not any(np.shares_memory(array, other) for other in taken[first + 1 :])
 
 
 def test_a_result_is_not_used_again_while_any_array_looks_at_it():

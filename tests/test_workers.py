@@ -1,8 +1,9 @@
 """Worker threads: all of them done when a call ends, whatever ends it, and kept for the next one."""
 
-import contextlib
+import _thread
 import itertools
 import multiprocessing
+import signal
 import subprocess
 import sys
 import threading
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 import tilesim as ts
-from tilesim import scratch, workers
+from tilesim import workers
 from tilesim.kernels.counter import STOPPED
 
 
@@ -55,61 +56,23 @@ def test_an_error_in_one_worker_stops_the_others_and_passes_on():
     assert work.begun == work.ended == 1
 
 
-def test_the_caller_is_one_of_the_workers_of_a_brief_call():
-    idents, everybody = [], threading.Barrier(3)
-
-    def note(counter):
-        everybody.wait(10)
-        idents.append(threading.get_ident())
-
-    workers.run_workers(3, 8, None, note, brief=True)
-    assert len(set(idents)) == 3
-    assert threading.get_ident() in idents
-
-
-def test_the_caller_only_watches_a_brief_call_with_progress():
-    idents, shown = [], []
-    workers.run_workers(
-        1, 8, lambda *done: shown.append(done), lambda _: idents.append(threading.get_ident()), brief=True
-    )
-    assert threading.get_ident() not in idents
-    assert shown[-1] == (8, 8)
-
-
-@pytest.mark.parametrize("fails_in_caller", [True, False])
-def test_an_error_anywhere_in_a_brief_call_stops_the_others_and_passes_on(fails_in_caller):
-    work, everybody, caller = Work(), threading.Barrier(3), threading.get_ident()
-
-    def fails_once(counter):
-        everybody.wait(10)
-        if (threading.get_ident() == caller) == fails_in_caller and (fails_in_caller or not raised):
-            raised.append(True)
-            raise KeyboardInterrupt
-        work(counter)
-
-    raised = []
-    with pytest.raises(KeyboardInterrupt):
-        workers.run_workers(3, 8, None, fails_once, brief=True)
-    assert work.begun == work.ended == 2
-
-
 def test_threads_are_used_again():
-    def names(count):
+    def idents(count):
         seen, everybody = [], threading.Barrier(count)
 
         def note(counter):
             everybody.wait(10)
-            seen.append(threading.current_thread().name)
+            seen.append(threading.get_ident())
 
         workers.run_workers(count, 8, None, note)
         return set(seen)
 
-    first = names(4)
+    first = idents(4)
     assert len(first) == 4
-    before = threading.active_count()
+    before = _thread._count()
     for _ in range(20):
-        names(4)
-    assert threading.active_count() == before
+        idents(4)
+    assert _thread._count() == before
 
 
 LATE = """
@@ -141,13 +104,11 @@ def _send_output(pipe):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="forks")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-@pytest.mark.parametrize("held", [contextlib.nullcontext(), scratch._lock], ids=["at rest", "taking storage"])
-def test_a_forked_process_computes_with_workers_and_locks_of_its_own(held):
+def test_a_forked_process_computes_with_workers_of_its_own():
     wanted = _output()
     receive, send = multiprocessing.Pipe(duplex=False)
     child = multiprocessing.get_context("fork").Process(target=_send_output, args=(send,), daemon=True)
-    with held:
-        child.start()
+    child.start()
     try:
         assert receive.poll(60)
         assert receive.recv() == wanted
@@ -159,17 +120,17 @@ def test_who_begins_after_the_end_does_nothing():
     late = []
 
     class Pool:
-        """Keeps what it cannot start, as the standard pool does where no thread can be created."""
+        """Keeps what it cannot start."""
 
-        def submit(self, task):
-            late.append(task)
+        def submit(self, shift):
+            late.append(shift)
             raise RuntimeError("can't start new thread")
 
     calls = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(workers, "_pool", Pool())
         workers.run_workers(4, 8, None, calls.append)
-    late[0]()
+    late[0].take_part()
     assert len(calls) == 1
 
 
@@ -198,14 +159,47 @@ print(np.isfinite(ts.attention(x, x, x)).all())
 """
 
 
-@pytest.mark.parametrize("keys", [3000, 300], ids=["long call", "brief calls"])
+@pytest.mark.parametrize("keys", [3000, 300], ids=["long call", "short calls"])
 def test_repeated_interrupts_leave_no_worker_behind(keys):
     command = [sys.executable, "-c", INTERRUPTED, str(keys)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert (done.stdout, done.returncode) == ("True\n", 0), done.stderr
 
 
-def test_a_signal_handler_within_take_computes():
-    wanted = _output()
-    with scratch._lock:
-        assert _output() == wanted
+SIGNALLED = """
+import numpy as np, signal, sys, time, tilesim as ts
+x = np.random.default_rng(1).standard_normal((1, 4, 200, 32), np.float32)
+def call(threads):
+    return ts.attention(x, x, x, threads=threads).tobytes()
+wanted, calls, wrong = call(1), [], []
+def arm():
+    signal.setitimer(signal.ITIMER_REAL, 0.0005 + len(calls) % 97 * 2e-5)
+def compute(*_):
+    calls.append(None)
+    wrong.extend([None] * (call(2) != wanted))
+    arm()
+def stop(*_):
+    calls.append(None)
+    raise KeyboardInterrupt
+signal.signal(signal.SIGALRM, {"computes": compute, "raises": stop}[sys.argv[1]])
+end = time.perf_counter() + 3
+while time.perf_counter() < end:
+    try:
+        arm()
+        while time.perf_counter() < end:
+            wrong.extend([None] * (call(2) != wanted))
+    except KeyboardInterrupt:
+        pass
+signal.signal(signal.SIGALRM, signal.SIG_IGN)
+start = time.perf_counter()
+wrong.extend(None for _ in range(10) if call(2) != wanted)
+print(len(wrong), len(calls) > 100, time.perf_counter() - start < 5)
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="signals by the clock")
+@pytest.mark.parametrize("handler", ["computes", "raises"])
+def test_signals_anywhere_leave_the_library_usable(handler):
+    command = [sys.executable, "-c", SIGNALLED, handler]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.stdout == "0 True True\n", done.stderr

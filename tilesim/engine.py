@@ -29,8 +29,6 @@ FOLDED_ROWS = 128
 """Query rows, of all heads that share their keys, up to which these heads are taken as one."""
 SMALL_FLOPS = 2_000_000
 """Below this, waking a thread costs more than it saves."""
-BRIEF_FLOPS = 1_000_000_000
-"""Below this, a call is over before anybody could want to interrupt it."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -111,7 +109,7 @@ def run_kernel(
         )  # fmt: skip
         scratch.give_back(own)
 
-    run_workers(work.workers, len(work.tasks), progress, run, brief=work.flops < BRIEF_FLOPS)
+    run_workers(work.workers, len(work.tasks), progress, run)
     scratch.give_back(storage)
     one_output, one_max, one_sum = kernel_inputs.combine_splits(output, row_max, row_sum, policy)
     wall_s = time.perf_counter() - start
@@ -137,8 +135,6 @@ class _Work:
         Keys that a worker packs at once, for itself; 0 if all of them are packed for all workers.
     tasks, splits : int64 arrays
         See `kernels.attention.attention_worker`.
-    flops : int
-        Floating-point operations if every query saw every key.
     """
 
     q: npt.NDArray[np.float32]
@@ -150,7 +146,6 @@ class _Work:
     splits: npt.NDArray[np.int64]
     tasks: npt.NDArray[np.int64]
     workers: int
-    flops: int
 
     @classmethod
     def cut(cls, problem: Problem, tile: Tile, policy: Precision, threads: int | None) -> _Work:
@@ -160,8 +155,7 @@ class _Work:
         q, k, v = (_heads_together(as_float32(x, policy.data)) for x in (tensors.q, tensors.k, tensors.v))
         seq_q, seq_kv = workload.seq_q, workload.seq_kv
         width = workload.head_dim + workload.head_dim_v
-        flops = 2 * len(q) * seq_q * seq_kv * width
-        workers = _worker_count(threads, flops)
+        workers = _worker_count(threads, 2 * len(q) * seq_q * seq_kv * width)
         group = workload.heads // workload.kv_heads
         # Heads that leave a worker idle at the end are better cut up.
         balanced = len(k) >= 2 * workers and (len(k) % workers == 0 or len(k) >= 8 * workers)
@@ -178,7 +172,7 @@ class _Work:
         tasks = kernel_inputs.tasks(workload, len(q), folded, len(splits) - 1, most_rows)
         return cls(
             q=q, k=k, v=v, folded=folded, local_keys=local_keys, kv_tile=kv_tile, splits=splits, tasks=tasks,
-            workers=workers, flops=flops,
+            workers=workers,
         )  # fmt: skip
 
     def scratch_size(self) -> int:

@@ -5,9 +5,6 @@ from __future__ import annotations
 import collections
 import contextlib
 import math
-import os
-import threading
-from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -19,34 +16,12 @@ CACHE_LINE_BYTES = 64
 LEAST_LENT_BYTES, MOST_LENT_BYTES = 128 * 1024, MOST_BYTES // 4
 """Of results whose storage is kept when it comes back: smaller ones come cheaply, larger ones take room."""
 
-PATIENCE_S = 0.05
-"""After which a call does without kept storage: it may run in a signal handler that interrupted `take`."""
-
-_lock = threading.Lock()
-_kept: list[npt.NDArray[np.float32]] = []
+# No locks: a call may be interrupted, or run in a signal handler or a forked process, wherever another is.
+# Each step happens as a whole, whatever other threads do.
+_kept: dict[int, npt.NDArray[np.float32]] = {}
+"""By `id`, oldest first."""
 _returned: collections.deque[npt.NDArray[np.float32]] = collections.deque(maxlen=4)
-"""What results have let go: without a lock, since that may happen anywhere, even within `take`."""
-
-
-@contextlib.contextmanager
-def _patiently() -> Iterator[bool]:
-    """Hold the lock if it can be had in time, and say whether it is held."""
-    locked = _lock.acquire(timeout=PATIENCE_S)
-    try:
-        yield locked
-    finally:
-        if locked:
-            _lock.release()
-
-
-def _begin_anew() -> None:
-    """Forget a lock that another thread of the parent may have held as the process was forked."""
-    global _lock
-    _lock = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_begin_anew)
+"""What results have let go: that may happen anywhere, even within `take`."""
 
 
 def take(size: int) -> npt.NDArray[np.float32]:
@@ -54,21 +29,21 @@ def take(size: int) -> npt.NDArray[np.float32]:
     with contextlib.suppress(IndexError):
         while True:
             give_back(_returned.popleft())
-    with _patiently() as locked:
-        fitting = [index for index, array in enumerate(_kept) if size <= array.size <= 2 * size + 4096]
-        if locked and fitting:
-            return _kept.pop(min(fitting, key=lambda index: _kept[index].size))
+    fitting = [(kept.size, key) for key, kept in list(_kept.items()) if size <= kept.size <= 2 * size + 4096]
+    for _, key in sorted(fitting):
+        # Another thread may have been quicker.
+        storage = _kept.pop(key, None)
+        if storage is not None and storage.size >= size:
+            return storage
     return aligned(size)
 
 
 def give_back(array: npt.NDArray[np.float32]) -> None:
     """Keep storage for a later call; the caller must not use it any more."""
-    with _patiently() as locked:
-        if not locked:
-            return
-        _kept.append(array)
-        while sum(kept.nbytes for kept in _kept) > MOST_BYTES:
-            _kept.pop(0)
+    _kept[id(array)] = array
+    while sum(kept.nbytes for kept in list(_kept.values())) > MOST_BYTES:
+        for oldest in list(_kept)[:1]:
+            _kept.pop(oldest, None)
 
 
 def aligned(size: int) -> npt.NDArray[np.float32]:

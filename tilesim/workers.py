@@ -6,11 +6,11 @@ threads are all right.
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import os
-import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from queue import Empty, SimpleQueue
 
 import numpy as np
 import numpy.typing as npt
@@ -21,13 +21,43 @@ Progress = Callable[[int, int], None]
 MOST_THREADS = 1024
 POLL_S = 0.05
 
-_pool = ThreadPoolExecutor(MOST_THREADS, "tilesim")
+# No locks, here and below: Ctrl-C between taking and holding one would leave it taken, and a signal handler
+# may call tilesim wherever another call is. What is appended, put or fetched is so as a whole.
+
+
+class _Pool:
+    """Threads that wait for work, each for good; one more is started when none is waiting."""
+
+    def __init__(self) -> None:
+        self._tasks: SimpleQueue[_Shift] = SimpleQueue()
+        self._waiting: SimpleQueue[None] = SimpleQueue()
+
+    def submit(self, shift: _Shift) -> None:
+        """Let a thread take part in a shift; RuntimeError if none can be started."""
+        try:
+            self._waiting.get_nowait()
+        except Empty:
+            _thread.start_new_thread(self._serve, ())
+        self._tasks.put(shift)
+
+    def _serve(self) -> None:
+        while True:
+            shift = self._tasks.get()
+            shift.take_part()
+            # Before the caller hears of it, who may come back at once.
+            self._waiting.put(None)
+            shift.end_part()
+            # A waiting thread must not keep the tensors of its last call.
+            del shift
+
+
+_pool = _Pool()
 
 
 def _begin_anew() -> None:
     """Forget the threads of the parent, of which a forked process has none."""
     global _pool
-    _pool = ThreadPoolExecutor(MOST_THREADS, "tilesim")
+    _pool = _Pool()
 
 
 if hasattr(os, "register_at_fork"):
@@ -37,7 +67,7 @@ if hasattr(os, "register_at_fork"):
 class _Shift:
     """The workers of one call: it ends when one has found no more work and all who began are done.
 
-    Nobody begins after the end: the pool may keep what it could not start, and start it long after the call.
+    Nobody begins after the end: a thread may come to it long after the call.
     """
 
     def __init__(self, work: Callable[[npt.NDArray[np.int64]], None]) -> None:
@@ -45,32 +75,32 @@ class _Shift:
 
         self.counter = np.zeros(COUNTERS, np.int64)
         self._work = work
-        self._changed = threading.Condition()
-        self._inside = self._ended = 0
+        self._begun: list[None] = []
+        self._ended: list[None] = []
+        self._errors: list[BaseException] = []
         self._over = False
-        self._error: BaseException | None = None
+        self._changes: SimpleQueue[None] = SimpleQueue()
 
     def take_part(self) -> None:
-        """Do one worker's part in the calling thread."""
-        with self._changed:
-            if self._over:
-                return
-            self._inside += 1
+        """Do one worker's part in a thread of the pool; raises nothing."""
+        # First this, then the look whether it is over: who ends the shift looks the other way round.
+        self._begun.append(None)
         try:
-            self._work(self.counter)
+            if not self._over:
+                self._work(self.counter)
         except BaseException as error:
+            self._errors.append(error)
             self.stop()
-            self._error = self._error or error
-        with self._changed:
-            self._inside -= 1
-            self._ended += 1
-            self._changed.notify_all()
+
+    def end_part(self) -> None:
+        """Let the caller know that a worker has done its part."""
+        self._ended.append(None)
+        self._changes.put(None)
 
     def take_part_as_caller(self) -> None:
-        """Do one worker's part without ado: what it raises, Ctrl-C included, comes out here."""
+        """Do one worker's part in the calling thread: what it raises, Ctrl-C included, comes out here."""
         self._work(self.counter)
-        with self._changed:
-            self._ended += 1
+        self._over = True
 
     def stop(self) -> None:
         """Let all workers end after the task at hand."""
@@ -78,24 +108,28 @@ class _Shift:
 
         self.counter[STOPPED] = 1
 
-    def wait(self, timeout_s: float) -> bool:
-        """Wait for the end, or for some time, and return whether it has come."""
-        with self._changed:
-            self._over = self._changed.wait_for(lambda: self._ended > 0 == self._inside, timeout_s)
-            return self._over
+    def has_ended(self) -> bool:
+        """Return whether nobody is at work or can begin any more."""
+        if self._ended:
+            self._over = True
+        return self._over and len(self._ended) == len(self._begun)
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait for a worker to end, or for some time."""
+        with contextlib.suppress(Empty):
+            self._changes.get(timeout=timeout_s)
 
     def close(self) -> None:
         """Let nobody begin any more and wait, Ctrl-C or not, for those who have: they use shared storage."""
-        while True:
-            with contextlib.suppress(KeyboardInterrupt), self._changed:
-                self._over = True
-                self._changed.wait_for(lambda: not self._inside)
-                return
+        self._over = True
+        while not self.has_ended():
+            with contextlib.suppress(BaseException):
+                self.wait(POLL_S)
 
     def raise_error(self) -> None:
         """Raise what a worker raised, if any did."""
-        if self._error is not None:
-            raise self._error
+        if self._errors:
+            raise self._errors[0]
 
 
 def run_workers(
@@ -103,35 +137,36 @@ def run_workers(
     total: int,
     progress: Progress | None,
     work: Callable[[npt.NDArray[np.int64]], None],
-    *,
-    brief: bool = False,
 ) -> None:
     """Run `work` in that many threads on shared counters, `total` tasks in all, and wait for all of them.
 
-    An exception, Ctrl-C included, stops all workers after the task at hand. The calling thread only watches,
-    so that it can be interrupted; if the work is `brief` and nobody watches, it is one of the workers.
+    An exception, Ctrl-C included, stops all workers after the task at hand. Unless there is just
+    one task, the calling thread only watches, so that it can be interrupted.
     """
     from tilesim.kernels.counter import DONE_TASKS
 
     shift = _Shift(work)
     counter = shift.counter
-    caller_works = brief and progress is None
+    if workers == 1 and total == 1 and progress is None:
+        work(counter)
+        return
     try:
-        for _ in range(workers - caller_works):
+        for _ in range(workers):
             try:
-                _pool.submit(shift.take_part)
+                _pool.submit(shift)
             except RuntimeError:
-                # No thread can start, or none any more as the interpreter is ending: the caller does it.
-                shift.take_part()
+                # No thread can start, or none any more as the interpreter is ending.
+                shift.take_part_as_caller()
                 break
-        if caller_works:
-            shift.take_part_as_caller()
-        while not shift.wait(POLL_S):
+        while not shift.has_ended():
+            shift.wait(POLL_S)
             if progress is not None and counter[DONE_TASKS] < total:
                 progress(int(counter[DONE_TASKS]), total)
     except BaseException:
-        shift.stop()
-        shift.close()
+        try:
+            shift.stop()
+        finally:
+            shift.close()
         raise
     shift.raise_error()
     if progress is not None:
