@@ -19,6 +19,8 @@ from tilesim.scratch import aligned
 from tilesim.tile import Tile
 
 KV_TILE, ROWS = 512, 8
+PARTS = ("QK", "softmax", "PV", "packing of 512 keys")
+POLICIES = ("float", "half-data-float-state", "bfloat16-data-float-state")
 
 
 @jit_entry
@@ -86,9 +88,9 @@ def part(name, head_dim, policy):
     return lambda count: softmax_tiles(count, *arguments), 0
 
 
-@pytest.mark.parametrize("policy", ["float", "half-data-float-state", "bfloat16-data-float-state"])
+@pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("head_dim", [64, 128])
-@pytest.mark.parametrize("name", ["QK", "softmax", "PV", "packing of 512 keys"])
+@pytest.mark.parametrize("name", PARTS)
 def test_part(benchmark, name, head_dim, policy):
     run, flops = part(name, head_dim, policy)
     run(1)

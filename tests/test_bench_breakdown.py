@@ -3,12 +3,10 @@
 import bench_breakdown
 import pytest
 
-POLICIES = ("float", "half-data-float-state")
 
-
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", bench_breakdown.POLICIES)
 @pytest.mark.parametrize("head_dim", [64, 80])
-@pytest.mark.parametrize("name", ["QK", "softmax", "PV", "packing of 512 keys"])
+@pytest.mark.parametrize("name", bench_breakdown.PARTS)
 def test_every_part_runs(name, head_dim, policy):
     run, flops = bench_breakdown.part(name, head_dim, policy)
     run(2)
