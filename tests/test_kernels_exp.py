@@ -17,6 +17,14 @@ def _row(scores, lanes):
     rows.sum_and_round(scores, 0, chunks, visible, scores.size, FLOAT_KIND, lanes, -1)
 
 
+def row_exp(values):
+    """What the passes over a row make of scores less their maximum."""
+    padded = np.zeros(-(-values.size // rows.CHUNK) * rows.CHUNK, np.float32)
+    padded[: values.size] = values
+    _row(padded, np.zeros(rows.CHUNK, np.float32))
+    return padded[: values.size]
+
+
 def run(function, values):
     values = np.ascontiguousarray(values, np.float32)
     out = np.empty_like(values)
@@ -73,10 +81,50 @@ def test_only_about_one_in_ten_million_is_not_correctly_rounded(rng):
 def test_row_passes_use_the_same_exponential(rng):
     scores = rng.uniform(-120, 0, 64 * 500).astype(np.float32)
     scores[:3] = -np.inf, np.nan, -0.0
-    wanted = run(exp_each, scores)
-    lanes = np.zeros(64, np.float32)
-    _row(scores, lanes)
-    np.testing.assert_array_equal(scores, wanted)
+    np.testing.assert_array_equal(row_exp(scores), run(exp_each, scores))
+
+
+@pytest.mark.parametrize("least", [-1e-3, -1.0, -20.0, -87.4, -104.5])
+def test_row_passes_round_as_rarely_wrong(rng, least):
+    """Also where float arithmetic alone could not tell which way to round, and where it does not reach."""
+    values = rng.uniform(least, 0, 2_000_000).astype(np.float32)
+    missed = steps(row_exp(values), correct(values))
+    assert missed.max() <= 1
+    assert (missed > 0).sum() <= 6
+
+
+def test_row_passes_at_the_seams(rng):
+    """Next to the multiples of half a table's step, to the least normal result and to the least of all."""
+    seams = np.concatenate([-np.log(2) / 64 * np.arange(9_700), [-87.33654, -103.972, -104.0]])
+    near = seams.astype(np.float32).view(np.int32)[:, None] + np.arange(-8, 9, dtype=np.int32)
+    values = near.reshape(-1).view(np.float32)
+    values = values[values <= 0]
+    rng.shuffle(values)
+    missed = steps(row_exp(values), correct(values))
+    assert missed.max() <= 1
+    assert (missed > 0).sum() <= 2
+
+
+@pytest.mark.parametrize("place", [0, 17, 63])
+@pytest.mark.parametrize("odd", [-np.inf, np.nan, -87.5, -200.0])
+def test_one_odd_number_leaves_its_chunk_as_it_is(place, odd):
+    values = np.linspace(-8, 0, 128).astype(np.float32)
+    wanted = correct(values)
+    values[place] = odd
+    wanted[place] = correct(np.float32([odd]))[0]
+    np.testing.assert_array_equal(row_exp(values), wanted)
+
+
+@pytest.mark.skipif("not config.getoption('fuzz')", reason="takes half a minute: ask with --fuzz")
+def test_every_number_with_a_result_but_zero():
+    missed = 0
+    last = int(np.float32(-104.5).view(np.uint32))
+    for first in range(0x80000000, last, 1 << 22):
+        values = np.arange(first, min(first + (1 << 22), last), dtype=np.uint32).view(np.float32)
+        off = steps(row_exp(values), correct(values))
+        assert off.max() <= 1
+        missed += (off > 0).sum()
+    assert missed <= 200
 
 
 def test_never_grows_when_the_argument_falls_by_a_visible_step():

@@ -101,6 +101,11 @@ class Value:
         """Return whether either float is NaN."""
         return Value(self.builder, self.builder.fcmp_unordered("uno", self.ir, other.ir))
 
+    def any(self) -> Any:
+        """Return an LLVM truth value: whether any in a vector of truth values is true."""
+        number = ir.IntType(self.ir.type.count)
+        return self.builder.icmp_unsigned("!=", self.builder.bitcast(self.ir, number), number(0))
+
     def bits(self) -> Value:
         """Return the bits of floats as integers of the same size."""
         integer = _INT if _element(self.ir.type) == _FLOAT else _INT64
@@ -158,15 +163,20 @@ def where(condition: Value, yes: Value | float, no: Value) -> Value:
 
 
 def lookup(table: list[float], index: Value) -> Value:
-    """Return ``table[index & 15]`` for a vector of int64; needs a processor with `RegisterBlock.lookup`."""
-    part, numbers = ir.VectorType(_INT64, 8), ir.VectorType(_DOUBLE, 8)
-    module, name = index.builder.module, "llvm.x86.avx512.vpermi2var.pd.512"
+    """Return ``table[index % len(table)]`` for a vector of integers as wide as the numbers in the table.
+
+    The table holds 16 float64 or 32 float32 numbers. Needs a processor with `RegisterBlock.lookup`.
+    """
+    lanes = len(table) // 2
+    number, suffix = (_FLOAT, "ps") if _element(index.ir.type) == _INT else (_DOUBLE, "pd")
+    part, numbers = ir.VectorType(_element(index.ir.type), lanes), ir.VectorType(number, lanes)
+    module, name = index.builder.module, f"llvm.x86.avx512.vpermi2var.{suffix}.512"
     kind = ir.FunctionType(numbers, [numbers, part, numbers])
     function = module.globals.get(name) or ir.Function(module, kind, name)
-    low, high = (ir.Constant(numbers, half) for half in (table[:8], table[8:]))
+    low, high = (ir.Constant(numbers, half) for half in (table[:lanes], table[lanes:]))
     found = [
-        Value(index.builder, index.builder.call(function, [low, index.lanes(list(lanes)).ir, high]))
-        for lanes in (range(first, first + 8) for first in range(0, index.ir.type.count, 8))
+        Value(index.builder, index.builder.call(function, [low, index.lanes(list(some)).ir, high]))
+        for some in (range(first, first + lanes) for first in range(0, index.ir.type.count, lanes))
     ]
     while len(found) > 1:
         found = [left.followed_by(right) for left, right in zip(found[::2], found[1::2], strict=True)]

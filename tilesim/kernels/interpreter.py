@@ -185,6 +185,8 @@ def _bitcast(instruction: Any) -> Callable[..., Any]:
     if instruction.type.is_pointer:
         return lambda address: address
     dtype, count = _dtype(instruction.type), getattr(instruction.type, "count", None)
+    if _dtype(instruction.operands[0].type) is np.bool_:
+        return lambda truths: np.packbits(truths, bitorder="little").view(dtype)[0]
     shape = () if count is None else (count,)
     return lambda value: np.asarray(value).view(dtype).reshape(shape)[()]
 
@@ -256,7 +258,9 @@ _INTRINSICS: dict[str, Callable[..., Any]] = {
     "llvm.fma.": fused_multiply_add,
     "llvm.fmuladd.": lambda a, b, c: a * b + c,
     "llvm.prefetch": lambda *place: None,
-    "llvm.x86.avx512.vpermi2var": lambda low, index, high: np.concatenate([low, high])[index & 15],
+    "llvm.x86.avx512.vpermi2var": lambda low, index, high: np.concatenate([low, high])[
+        index & (2 * low.size - 1)
+    ],
 }
 _OPERATIONS: dict[str, Callable[[Any], Callable[..., Any]]] = {
     "fadd": lambda _: operator.add,

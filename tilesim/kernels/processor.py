@@ -25,7 +25,7 @@ class RegisterBlock:
     half : bool
         Whether instructions convert float32 to half and back; without them that is a slow library call.
     lookup : bool
-        Whether one instruction looks up a vector of float64 in a table of 16.
+        Whether one instruction looks up a vector of float64 in a table of 16, or of float32 in one of 32.
     """
 
     lanes: int

@@ -7,6 +7,7 @@ passes run over the chunks that hold one of them, and columns that the row does 
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -19,6 +20,7 @@ from tilesim.kernels._jit import intrinsic
 from tilesim.kernels.exp import exp_nonpositive_formula
 from tilesim.kernels.expression import Value, where
 from tilesim.kernels.processor import BLOCK
+from tilesim.kernels.quick_exp import LEAST_NORMAL, quick_exp_formula
 from tilesim.kernels.rounding import (
     EVEN_FORMULAS,
     PROBABILITY_FORMULAS,
@@ -242,15 +244,35 @@ def scale_and_max(
     return types.float32(scores, number, pair, number, number, types.float32, number), codegen
 
 
-def _fold(values: Value) -> Value:
-    """Add each 8 adjacent numbers as the reduction unit does.
+def _pair_sums(values: list[Value]) -> list[Value]:
+    """Add adjacent numbers of each two vectors within quarters, 4 lanes, where shuffles cost least.
+
+    A quarter of the result holds the two sums of that quarter of the first vector, then those of the second.
+    """
+    firsts = [
+        base + 4 * quarter + lane for quarter in range(LANES // 4) for base in (0, LANES) for lane in (0, 2)
+    ]
+    sums = []
+    for pair in zip(values[::2], values[1::2], strict=True):
+        both = pair[0].followed_by(pair[1])
+        sums.append(both.lanes(firsts) + both.lanes([lane + 1 for lane in firsts]))
+    return sums
+
+
+def _place_of_four(number: int) -> int:
+    """Return where two rounds of `_pair_sums` put the sum of columns ``4 * number ... 4 * number + 3``."""
+    vector, quarter = divmod(number, LANES // 4)
+    return vector // 4 * LANES + 4 * quarter + vector % 4
+
+
+def _fold_chunk(values: list[Value]) -> Value:
+    """Add each 8 adjacent numbers of a chunk as the reduction unit does.
 
     Pairs, pairs of pairs, then both halves: ((a0 + a1) + (a2 + a3)) + ((a4 + a5) + (a6 + a7)).
     """
-    for _ in range(3):
-        count = values.ir.type.count
-        values = values.lanes(list(range(0, count, 2))) + values.lanes(list(range(1, count, 2)))
-    return values
+    fours = concatenate(_pair_sums(_pair_sums(values)))
+    places = [_place_of_four(number) for number in range(CHUNK // 4)]
+    return fours.lanes(places[::2]) + fours.lanes(places[1::2])
 
 
 def concatenate(parts: list[Value]) -> Value:
@@ -271,15 +293,33 @@ def _store_probabilities(chunk: Chunk, values: list[Value], kind: Any) -> None:
 
 def side_by_side(formula: Callable[[Value], Value], values: list[Value]) -> list[Value]:
     """Apply a formula to all registers of a chunk, step by step, so that their steps overlap."""
-    wide = formula(concatenate(values))
+    return _registers(formula(concatenate(values)))
+
+
+def _registers(wide: Value) -> list[Value]:
     return [wide.lanes(list(range(first, first + LANES))) for first in range(0, CHUNK, LANES)]
+
+
+def _exp(builder: Any, values: list[Value]) -> list[Value]:
+    """Return e^x for the numbers of a chunk, none of which is positive where it counts."""
+    if not BLOCK.lookup:
+        return side_by_side(exp_nonpositive_formula, values)
+    results, most, least = map(_registers, quick_exp_formula(concatenate(values)))
+    chosen = Slots(builder)
+    chosen.set(results)
+    smallest = functools.reduce(lambda x, y: where(x.compare("<", y), x, y), values)
+    doubts = [upper.compare("!=", lower) for upper, lower in zip(most, least, strict=True)]
+    doubtful = functools.reduce(Value.__or__, doubts) | smallest.compare("<", LEAST_NORMAL)
+    with builder.if_then(doubtful.any(), likely=False):
+        chosen.set(side_by_side(exp_nonpositive_formula, values))
+    return chosen.get()
 
 
 def _add_to_lanes(builder: Any, values: list[Value], lanes: Any, fold_to: Any) -> None:
     """Add a chunk to 64 running sums, or put its 8 folded sums at `fold_to` if that is not negative."""
     with builder.if_else(builder.icmp_signed(">=", fold_to, INDEX(0))) as (fold, add):
         with fold:
-            store(_fold(concatenate(values)), builder.gep(lanes, [fold_to]), 0)
+            store(_fold_chunk(values), builder.gep(lanes, [fold_to]), 0)
         with add:
             sums = load_chunk(builder, lanes)
             store_chunk([total + value for total, value in zip(sums, values, strict=True)], lanes)
@@ -309,7 +349,7 @@ def exponentials(
         with each_chunk(builder, row, bounds, cgutils.unpack_tuple(builder, seen, 2)) as chunk:
             before = chunk.load()
             less = [score - maximum for score in before]
-            chunk.store(chunk.seen(side_by_side(exp_nonpositive_formula, less), 0.0))
+            chunk.store(chunk.seen(_exp(builder, less), 0.0))
             chunk.restore_behind(end, before)
         return context.get_dummy_value()
 
@@ -372,7 +412,7 @@ def fold_lanes(typing_context: Any, lanes: Any, target: Any, target_at: Any) -> 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         read = element_pointer(context, builder, signature.args[0], args[0], INDEX(0))
         write = element_pointer(context, builder, signature.args[1], args[1], args[2])
-        store(_fold(concatenate(load_chunk(builder, read))), write, 0)
+        store(_fold_chunk(load_chunk(builder, read)), write, 0)
         return context.get_dummy_value()
 
     return types.void(lanes, target, types.intp), codegen
@@ -384,6 +424,10 @@ def sum_of_eight(typing_context: Any, numbers: Any) -> Any:
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         read = element_pointer(context, builder, signature.args[0], args[0], INDEX(0))
-        return builder.extract_element(_fold(load(builder, read, 0, 8)).ir, _INT(0))
+        total = load(builder, read, 0, 8)
+        while total.ir.type.count > 1:
+            firsts = list(range(0, total.ir.type.count, 2))
+            total = total.lanes(firsts) + total.lanes([lane + 1 for lane in firsts])
+        return builder.extract_element(total.ir, _INT(0))
 
     return types.float32(numbers), codegen
