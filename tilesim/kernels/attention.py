@@ -269,10 +269,10 @@ def _has_state(block: Block, first_row: Any, rows: Any) -> Any:
     tile's result. A tile whose scores are all -inf does leave a state: its values may have made the
     accumulator NaN.
     """
-    found = False
     for row in range(first_row, first_row + rows):
-        found |= block.row_max[row] != -np.inf or math.copysign(1.0, block.row_sum[row]) > 0
-    return found
+        if block.row_max[row] != -np.inf or math.copysign(1.0, block.row_sum[row]) > 0:
+            return True
+    return False
 
 
 @jit_apart
