@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tilesim.kernels import rounding
+from tilesim.kernels import rounding, rows
 from tilesim.kernels._jit import jit_entry
 
 KINDS = {"half": rounding.HALF_KIND, "bfloat16": rounding.BFLOAT16_KIND, "float": rounding.FLOAT_KIND}
@@ -17,6 +17,12 @@ NARROW = {"half": np.float16, "bfloat16": ml_dtypes.bfloat16}
 def _each(values, out, kind, away):
     for i in range(values.size):
         out[i] = rounding.round_away(values[i], kind) if away else rounding.round_even(values[i], kind)
+
+
+@jit_entry
+def _probabilities(values, kind, lanes):
+    visible = (0, values.size)
+    rows.sum_and_round(values, 0, (0, values.size // rows.CHUNK), visible, values.size, kind, lanes, -1)
 
 
 def rounded(values, kind, *, away=False):
@@ -137,3 +143,18 @@ def test_nan_stays_nan():
     for kind in KINDS:
         for away in (False, True):
             assert np.isnan(rounded([np.nan, -np.nan], kind, away=away)).all()
+
+
+@pytest.mark.parametrize("kind", ["half", "bfloat16"])
+def test_probabilities_round_away_at_every_tie_and_next_to_it(kind):
+    grid = every_value(kind)
+    grid = np.unique(np.abs(grid[np.abs(grid) <= 1])).astype(np.float64)
+    middle = ((grid[1:] + grid[:-1]) / 2).astype(np.float32)
+    # Beside subnormal numbers of bfloat16 there is no float between a midpoint and them.
+    below = np.maximum(np.nextafter(middle, np.float32(0)), grid[:-1].astype(np.float32))
+    values = np.concatenate([grid, middle, below, np.nextafter(middle, np.float32(1))]).astype(np.float32)
+    wanted = np.concatenate([grid, grid[1:], grid[:-1], grid[1:]]).astype(np.float32)
+    got = np.zeros(-(-values.size // rows.CHUNK) * rows.CHUNK, np.float32)
+    got[: values.size] = values
+    _probabilities(got, KINDS[kind], np.zeros(rows.CHUNK, np.float32))
+    assert_same_bits(got[: values.size], wanted)
