@@ -57,9 +57,9 @@ def store(value: Value, pointer: Any, first: int) -> None:
     builder.store(value.ir, _place(builder, pointer, first, value.ir.type.count), align=4)
 
 
-def load_chunk(builder: Any, pointer: Any) -> list[Value]:
-    """Return the 64 numbers at an address, one vector register each."""
-    return [load(builder, pointer, part * LANES) for part in range(PARTS)]
+def load_chunk(builder: Any, pointer: Any, parts: int = PARTS) -> list[Value]:
+    """Return the 64 numbers at an address in vector registers, or the first registers of them."""
+    return [load(builder, pointer, part * LANES) for part in range(parts)]
 
 
 def store_chunk(values: list[Value], pointer: Any) -> None:
@@ -77,9 +77,9 @@ def spread(builder: Any, scalar: Any, kind: Any = VECTOR) -> Value:
 class Slots:
     """Stack slots for the vectors of a chunk, which the compiler turns into registers."""
 
-    def __init__(self, builder: Any) -> None:
+    def __init__(self, builder: Any, parts: int = PARTS) -> None:
         self.builder = builder
-        self.slots = [cgutils.alloca_once(builder, VECTOR) for _ in range(PARTS)]
+        self.slots = [cgutils.alloca_once(builder, VECTOR) for _ in range(parts)]
 
     def set(self, values: list[Value]) -> None:
         """Put a chunk into the slots."""
@@ -91,19 +91,19 @@ class Slots:
         return [Value(self.builder, self.builder.load(slot, typ=VECTOR)) for slot in self.slots]
 
 
-def _below(builder: Any, bound: Any, base: Any) -> list[Value]:
+def _below(builder: Any, bound: Any, base: Any, parts: int) -> list[Value]:
     """Return, for the columns of the chunk at `base`, whether each is below a bound."""
     left = spread(builder, builder.trunc(builder.sub(bound, base), _INT), _INTEGERS)
     columns = [
         Value(builder, ir.Constant(_INTEGERS, [part * LANES + lane for lane in range(LANES)]))
-        for part in range(PARTS)
+        for part in range(parts)
     ]
     return [column.compare("<", left) for column in columns]
 
 
-def filled(builder: Any, number: float) -> list[Value]:
+def filled(builder: Any, number: float, parts: int = PARTS) -> list[Value]:
     """Return a chunk with one number in every column."""
-    return [Value(builder, ir.Constant(VECTOR, [number] * LANES))] * PARTS
+    return [Value(builder, ir.Constant(VECTOR, [number] * LANES))] * parts
 
 
 class Chunk:
@@ -115,17 +115,19 @@ class Chunk:
         How many chunks of the row come before.
     place : LLVM value
         Address of its first column.
+    parts : int
+        Vector registers of it that are worked on.
     """
 
-    def __init__(self, builder: Any, number: Any, row: Any, visible: tuple[Any, Any]) -> None:
-        self.builder, self.number, self._visible = builder, number, visible
+    def __init__(self, builder: Any, number: Any, row: Any, visible: tuple[Any, Any], parts: int) -> None:
+        self.builder, self.number, self._visible, self.parts = builder, number, visible, parts
         self._base = builder.mul(number, INDEX(CHUNK))
-        self._end = builder.add(self._base, INDEX(CHUNK))
+        self._end = builder.add(self._base, INDEX(parts * LANES))
         self.place = builder.gep(row, [self._base])
 
     def load(self) -> list[Value]:
         """Return what lies there."""
-        return load_chunk(self.builder, self.place)
+        return load_chunk(self.builder, self.place, self.parts)
 
     def store(self, values: list[Value]) -> None:
         """Put values there."""
@@ -134,13 +136,13 @@ class Chunk:
     def seen(self, values: list[Value], otherwise: float) -> list[Value]:
         """Return `values`, with `otherwise` in the columns that the row does not see."""
         builder, (start, stop) = self.builder, self._visible
-        chosen = Slots(builder)
+        chosen = Slots(builder, self.parts)
         chosen.set(values)
         begins = builder.icmp_signed(">=", self._base, start)
         whole = builder.and_(begins, builder.icmp_signed("<=", self._end, stop))
         with builder.if_then(builder.not_(whole), likely=False):
-            before, within = _below(builder, start, self._base), _below(builder, stop, self._base)
-            columns = zip(values, before, within, filled(builder, otherwise), strict=True)
+            before, within = (_below(builder, bound, self._base, self.parts) for bound in (start, stop))
+            columns = zip(values, before, within, filled(builder, otherwise, self.parts), strict=True)
             chosen.set(
                 [where(hidden, nothing, where(seen, x, nothing)) for x, hidden, seen, nothing in columns]
             )
@@ -149,16 +151,27 @@ class Chunk:
     def restore_behind(self, counted: Any, before: list[Value]) -> None:
         """Undo what was stored behind column ``counted - 1``, where `before` stood."""
         with self.builder.if_then(self.builder.icmp_signed(">", self._end, counted), likely=False):
-            inside = _below(self.builder, counted, self._base)
+            inside = _below(self.builder, counted, self._base, self.parts)
             self.store([where(*choice) for choice in zip(inside, self.load(), before, strict=True)])
 
 
 @contextlib.contextmanager
-def each_chunk(builder: Any, row: Any, chunks: Any, visible: tuple[Any, Any]) -> Iterator[Chunk]:
+def each_chunk(
+    builder: Any, row: Any, chunks: Any, visible: tuple[Any, Any], parts: int = PARTS
+) -> Iterator[Chunk]:
     """Emit a loop over a range of chunks of a row; it and the columns seen are pairs, the second excluded."""
     low, high = cgutils.unpack_tuple(builder, chunks, 2)
     with cgutils.for_range_slice(builder, low, high, INDEX(1)) as (number, _):
-        yield Chunk(builder, number, row, visible)
+        yield Chunk(builder, number, row, visible, parts)
+
+
+def _for_each_width(builder: Any, columns: Any, emit: Callable[[int], None]) -> None:
+    """Emit code for rows of so few columns that one register holds them, and code for whole chunks."""
+    with builder.if_else(builder.icmp_signed("<=", columns, INDEX(LANES))) as (narrow, wide):
+        with narrow:
+            emit(1)
+        with wide:
+            emit(PARTS)
 
 
 def larger(x: Value, y: Value) -> Value:
@@ -180,10 +193,10 @@ def reduce_lanes(values: list[Value], combine: Callable[[Value, Value], Value]) 
 class _Maximum:
     """Largest number of many chunks, zero of either sign where both occur; NaN if there is one."""
 
-    def __init__(self, builder: Any) -> None:
+    def __init__(self, builder: Any, parts: int) -> None:
         self.builder = builder
-        self.parts, self.nan = Slots(builder), cgutils.alloca_once(builder, VECTOR)
-        self.parts.set(filled(builder, -math.inf))
+        self.parts, self.nan = Slots(builder, parts), cgutils.alloca_once(builder, VECTOR)
+        self.parts.set(filled(builder, -math.inf, parts))
         builder.store(ir.Constant(VECTOR, [0.0] * LANES), self.nan)
 
     def take(self, values: list[Value]) -> None:
@@ -191,7 +204,7 @@ class _Maximum:
         self.parts.set([larger(*pair) for pair in zip(values, self.parts.get(), strict=True)])
         # Apart, and two at a time, it takes fewer steps than in `larger`.
         found = Value(self.builder, self.builder.load(self.nan, typ=VECTOR))
-        for x, y in zip(values[::2], values[1::2], strict=True):
+        for x, y in zip(values[::2], values[1::2] or values, strict=True):
             found = where(x.unordered(y), math.nan, found)
         self.builder.store(found.ir, self.nan)
 
@@ -228,15 +241,18 @@ def scale_and_max(
         factors = spread(builder, factor)
         largest = cgutils.alloca_once(builder, _FLOAT)
 
-        def emit(rounded: Callable[[Value], Value]) -> None:
-            running = _Maximum(builder)
-            with each_chunk(builder, row, bounds, (begin, end)) as chunk:
+        def emit(rounded: Callable[[Value], Value], parts: int) -> None:
+            running = _Maximum(builder, parts)
+            with each_chunk(builder, row, bounds, (begin, end), parts) as chunk:
                 scaled = [rounded(rounded(score) * factors) for score in chunk.load()]
                 chunk.store(scaled)
                 running.take(chunk.seen(scaled, -math.inf))
             builder.store(running.result(), largest)
 
-        for_each_kind(builder, to_kind, EVEN_FORMULAS, emit)
+        def emit_width(parts: int) -> None:
+            for_each_kind(builder, to_kind, EVEN_FORMULAS, functools.partial(emit, parts=parts))
+
+        _for_each_width(builder, end, emit_width)
         return builder.load(largest, typ=_FLOAT)
 
     number = types.intp
@@ -297,12 +313,12 @@ def side_by_side(formula: Callable[[Value], Value], values: list[Value]) -> list
 
 
 def _registers(wide: Value) -> list[Value]:
-    return [wide.lanes(list(range(first, first + LANES))) for first in range(0, CHUNK, LANES)]
+    return [wide.lanes(list(range(first, first + LANES))) for first in range(0, wide.ir.type.count, LANES)]
 
 
 def _exp(builder: Any, values: list[Value]) -> list[Value]:
     """Return e^x for the numbers of a chunk, none of which is positive where it counts."""
-    if not BLOCK.lookup:
+    if not BLOCK.lookup or len(values) == 1:
         return side_by_side(exp_nonpositive_formula, values)
     results, most, least = map(_registers, quick_exp_formula(concatenate(values)))
     chosen = Slots(builder)
@@ -315,14 +331,19 @@ def _exp(builder: Any, values: list[Value]) -> list[Value]:
     return chosen.get()
 
 
-def _add_to_lanes(builder: Any, values: list[Value], lanes: Any, fold_to: Any) -> None:
+def _add_to_lanes(builder: Any, values: list[Value], lanes: Any) -> None:
+    """Add a chunk to 64 running sums, or its registers to the first of them."""
+    sums = load_chunk(builder, lanes, len(values))
+    store_chunk([total + value for total, value in zip(sums, values, strict=True)], lanes)
+
+
+def _add_or_fold(builder: Any, values: list[Value], lanes: Any, fold_to: Any) -> None:
     """Add a chunk to 64 running sums, or put its 8 folded sums at `fold_to` if that is not negative."""
     with builder.if_else(builder.icmp_signed(">=", fold_to, INDEX(0))) as (fold, add):
         with fold:
             store(_fold_chunk(values), builder.gep(lanes, [fold_to]), 0)
         with add:
-            sums = load_chunk(builder, lanes)
-            store_chunk([total + value for total, value in zip(sums, values, strict=True)], lanes)
+            _add_to_lanes(builder, values, lanes)
 
 
 @intrinsic
@@ -345,12 +366,16 @@ def exponentials(
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         array, at, bounds, seen, end, top = args
         row = element_pointer(context, builder, signature.args[0], array, at)
-        maximum = spread(builder, top)
-        with each_chunk(builder, row, bounds, cgutils.unpack_tuple(builder, seen, 2)) as chunk:
-            before = chunk.load()
-            less = [score - maximum for score in before]
-            chunk.store(chunk.seen(_exp(builder, less), 0.0))
-            chunk.restore_behind(end, before)
+        maximum, columns = spread(builder, top), cgutils.unpack_tuple(builder, seen, 2)
+
+        def emit(parts: int) -> None:
+            with each_chunk(builder, row, bounds, columns, parts) as chunk:
+                before = chunk.load()
+                less = [score - maximum for score in before]
+                chunk.store(chunk.seen(_exp(builder, less), 0.0))
+                chunk.restore_behind(end, before)
+
+        _for_each_width(builder, end, emit)
         return context.get_dummy_value()
 
     number = types.intp
@@ -382,7 +407,7 @@ def sum_and_round(
         Kind to which probabilities are rounded, ties away from zero.
     lanes : float32 array of 64
         Running sums. Chunk c puts its 8 folded sums at ``8 * (c - fold_from)``, or, if `fold_from` is
-        negative, is added lane by lane.
+        negative, is added lane by lane. With so few columns that one register holds them, nothing is folded.
     fold_from : int
     """
 
@@ -391,13 +416,21 @@ def sum_and_round(
         row = element_pointer(context, builder, signature.args[0], array, at)
         lane = element_pointer(context, builder, signature.args[6], sums, INDEX(0))
         folds = builder.icmp_signed(">=", fold_origin, INDEX(0))
-        with each_chunk(builder, row, bounds, cgutils.unpack_tuple(builder, seen, 2)) as chunk:
-            before = chunk.load()
-            values = chunk.seen(before, 0.0)
-            eights = builder.mul(builder.sub(chunk.number, fold_origin), INDEX(8))
-            _add_to_lanes(builder, values, lane, builder.select(folds, eights, INDEX(-1)))
-            _store_probabilities(chunk, values, to_kind)
-            chunk.restore_behind(end, before)
+        columns = cgutils.unpack_tuple(builder, seen, 2)
+
+        def emit(parts: int) -> None:
+            with each_chunk(builder, row, bounds, columns, parts) as chunk:
+                before = chunk.load()
+                values = chunk.seen(before, 0.0)
+                if parts < PARTS:
+                    _add_to_lanes(builder, values, lane)
+                else:
+                    eights = builder.mul(builder.sub(chunk.number, fold_origin), INDEX(8))
+                    _add_or_fold(builder, values, lane, builder.select(folds, eights, INDEX(-1)))
+                _store_probabilities(chunk, values, to_kind)
+                chunk.restore_behind(end, before)
+
+        _for_each_width(builder, end, emit)
         return context.get_dummy_value()
 
     number = types.intp
