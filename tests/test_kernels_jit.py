@@ -7,7 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import tilesim
+from tilesim.kernels._jit import DISABLED, jit, jit_entry
 
 PROGRAM = """
 import sys
@@ -55,3 +58,20 @@ def test_a_part_of_a_kernel_refuses_a_call_from_python():
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 1
     assert re.search("SystemError: .*chunk_range.* returned NULL", done.stderr)
+
+
+@pytest.mark.parametrize("keyword", [False, True])
+def test_a_part_is_compiled_once_for_all_constants(keyword):
+    @jit
+    def less(x, y):
+        return x - y
+
+    @jit_entry
+    def entry(x):
+        if keyword:
+            return less(x, y=1) + less(x, y=2) + less(x, y=x)
+        return less(x, 1) + less(x, 2) + less(x, x)
+
+    assert entry(10) == 17
+    if not DISABLED:
+        assert len(less.overloads) == 1

@@ -92,7 +92,23 @@ def _compile_part(function: F, **more: Any) -> F:
     if DISABLED:
         return _quiet(function)
     part: F = _njit(**_part_options(**more))(function)
+    _forget_constants(part)
     return part
+
+
+def _forget_constants(dispatcher: Any) -> None:
+    """Let a part be compiled for the types of its arguments: Numba would do so for each constant anew."""
+    find = dispatcher.get_call_template
+
+    def get_call_template(arguments: Any, keywords: Any) -> Any:
+        general = {name: _type(argument) for name, argument in keywords.items()}
+        return find([_type(argument) for argument in arguments], general)
+
+    dispatcher.get_call_template = get_call_template
+
+
+def _type(argument: Any) -> Any:
+    return argument.literal_type if isinstance(argument, numba.types.Literal) else argument
 
 
 def _quiet(function: F) -> F:

@@ -414,8 +414,7 @@ def _run_task(
         if not sees_tile(top, rows, low, columns, sight, mask, kind, group.bounds):
             continue
         part = slice(low, low + columns)
-        # Not a plain 0: Numba compiles a part once more for each constant it is called with.
-        pack_head(k[kv_head, part], v[kv_head, part], local, np.int64(0), columns, kind)
+        pack_head(k[kv_head, part], v[kv_head, part], local, 0, columns, kind)
         for first_row in range(0, rows, NEAR_ROWS):
             last_row = min(first_row + NEAR_ROWS, rows)
             _run_tiles(

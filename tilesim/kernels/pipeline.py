@@ -8,28 +8,23 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from tilesim.kernels._jit import jit, jit_entry
 from tilesim.kernels.mask_tiles import PARTIAL, SKIPPED
 
-# Numbers of NumPy, not of Python, wherever one is an argument: Numba compiles a function once more for each
-# constant that it is called with.
-
 # Lanes of the cube core, then those of each vector core.
-CUBE_SCALAR, CUBE_MTE2, CUBE_MTE1, CUBE, CUBE_FIXP = np.arange(5)
+CUBE_SCALAR, CUBE_MTE2, CUBE_MTE1, CUBE, CUBE_FIXP = range(5)
 SCALAR, MTE2, VECTOR, MTE3 = range(4)
 CUBE_LANES, VECTOR_LANES = 5, 4
 VECTOR_CORES = 2
 LANES = CUBE_LANES + VECTOR_CORES * VECTOR_LANES
 
 # The products of a tile.
-QK, PV = np.arange(2)
+QK, PV = range(2)
 
 # What an operation waited for.
 (
     ISSUE, DATA, BUFFER, QK_READY, PROB_READY, PV_READY, PV_DONE, TASK, SPLITS_DONE,
-) = np.arange(9)  # fmt: skip
+) = range(9)  # fmt: skip
 REASONS = 9
 
 # Names of operations, for the timeline.
@@ -37,7 +32,7 @@ REASONS = 9
     LOAD_QUERY, LOAD_KEY, LOAD_PROB, LOAD_VALUE, MOVE_LEFT, MOVE_RIGHT, MULTIPLY_QK, MULTIPLY_PV, STORE_SCORE,
     STORE_PARTIAL, COPY_SCORE, COPY_MASK, SOFTMAX, COPY_PROB, COPY_PARTIAL, ACCUMULATE, NORMALISE,
     STORE_OUTPUT, QUEUE, MATMUL_CALL, LOAD_SPLIT, COMBINE_SPLIT,
-) = np.arange(22)  # fmt: skip
+) = range(22)  # fmt: skip
 OPERATIONS = 22
 
 # Columns of a recorded event.
@@ -441,7 +436,7 @@ def run_core(
     core : Core
         Fresh state; afterwards what happened.
     """
-    turn = np.int64(0)
+    turn = 0
     for chain in range(1 if shape.short else tasks.shape[0]):
         steps = tasks.shape[0] if shape.short else tasks[chain, TASK_TILES]
         _run_chain(tasks, steps, chain, turn, tiles, kinds, rates, shape, ending, core)
