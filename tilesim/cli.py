@@ -18,6 +18,7 @@ from tilesim import options as opt
 from tilesim.cli_sweep import sweep_command
 from tilesim.errors import BudgetError, TilesimError
 from tilesim.files import atomic_write, check_writable, save_arrays, save_csv
+from tilesim.memory.budget import Budget
 from tilesim.memory.budget import budget as plan_budget
 from tilesim.memory.footprint import footprint, parse_lengths
 from tilesim.memory.measure import measure_memory
@@ -158,10 +159,15 @@ def budget(
         return DONE
     _export(plot, csv, lambda plots: plots.budget_figure(plan), plan.rows())
     _show(output, plan.to_dict, lambda report, width: report.budget_report(plan, width))
-    if not plan.fits:
-        _complain(plan.explain())
-        return OVER_BUDGET
-    return DONE
+    return _verdict(plan)
+
+
+def _verdict(plan: Budget) -> int:
+    """Return the status of a command that shows a configuration whether it fits or not."""
+    if plan.fits:
+        return DONE
+    _complain(plan.explain())
+    return OVER_BUDGET
 
 
 def _export(
@@ -206,7 +212,7 @@ def estimate(
         lambda: {"schema": 1, "fits": plan.fits, **device.to_dict()},
         lambda report, _: report.estimate_report(device, plan),
     )
-    return DONE
+    return _verdict(plan)
 
 
 @app.command
@@ -229,7 +235,8 @@ def trace(
     case = (workload.workload(), kernel.tile(), kernel.precision, kernel.platform)
     choices = layout.layout()
     lines = timeline(*case, layout=choices)
-    document = chrome_trace(lines, plan_budget(*case, layout=choices))
+    plan = plan_budget(*case, layout=choices)
+    document = chrome_trace(lines, plan)
     with atomic_write(out) as file:
         file.write(json.dumps(document, allow_nan=False).encode())
     device = lines.device_time
@@ -241,7 +248,7 @@ def trace(
             f"{device.time_us:.1f} us; open it at https://ui.perfetto.dev"
         ),
     )
-    return DONE
+    return _verdict(plan)
 
 
 @app.command
