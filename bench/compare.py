@@ -89,16 +89,20 @@ def compare_saved(benches, rules):
         yield name, got, base, head
 
 
-def row(name, got, base, head):
-    """Return one comparison as a line of a table."""
+def row(width, name, got, base, head):
+    """Return one comparison as a line of a table whose first column has a width."""
     medians = [_milliseconds(samples) for _, samples in (base, head)]
     ratio = "" if got.median_ratio is None else f"{got.median_ratio:.3f}"
-    line = f"{name:<28} {got.outcome:<13} {medians[0]:>10} {medians[1]:>10} {ratio:>7}  {got.reason}"
-    firsts = [f"{first:.3g} s" for first, _ in (base, head) if first is not None]
-    return line + (f"; first calls {', '.join(firsts)}" if firsts else "")
+    line = f"{name:<{width}} {got.outcome:<13} {medians[0]:>10} {medians[1]:>10} {ratio:>7}  {got.reason}"
+    firsts = [
+        f"{side} {first:.3g} s" for side, (first, _) in (("base", base), ("head", head)) if first is not None
+    ]
+    return line + (f"; first call of {', of '.join(firsts)}" if firsts else "")
 
 
-HEADER = f"{'':<28} {'verdict':<13} {'base ms':>10} {'head ms':>10} {'ratio':>7}  reason"
+def header(width):
+    """Return the line above the table."""
+    return f"{'':<{width}} {'verdict':<13} {'base ms':>10} {'head ms':>10} {'ratio':>7}  reason"
 
 
 def _milliseconds(samples):
@@ -146,18 +150,22 @@ def run(options, saved):
     rules = {"threshold": options.threshold, "floor_s": options.floor_us * 1e-6}
     with contextlib.ExitStack() as stack:
         if saved:
-            compared = compare_saved(load_pair(options.base, options.head), rules)
+            benches = load_pair(options.base, options.head)
+            names = {*benches[0], *benches[1]}
+            compared = compare_saved(benches, rules)
         else:
             entries = load_entries(options.configs)
             folders = [stack.enter_context(checkout(name)) for name in (options.base, options.head)]
+            names = set(entries)
             compared = compare_checkouts(folders, entries, options.rounds, rules)
+        width = max([28, *map(len, names)])
         if not options.json:
-            print(HEADER, flush=True)
+            print(header(width), flush=True)
         documents = []
         for comparison in compared:
             documents.append(document(*comparison))
             if not options.json:
-                print(row(*comparison), flush=True)
+                print(row(width, *comparison), flush=True)
     counts = collections.Counter(entry["outcome"] for entry in documents)
     if options.json:
         settings = {name: getattr(options, name) for name in ("base", "head", "threshold", "floor_us")}

@@ -58,12 +58,13 @@ def differences(path=OWN_FILE):
 
 
 def update(path=OWN_FILE):
-    """Rewrite the counters of a file, and nothing else in it."""
+    """Rewrite the counters of a file, and nothing else in it; return of how many configurations."""
     entries = load_entries(path)
     for name, entry in entries.items():
         entry["counters"] = _count(path, name, entry)
     with atomic_write(path) as file:
         file.write((json.dumps(entries, indent=2) + "\n").encode())
+    return len(entries)
 
 
 def _count(path, name, entry):
@@ -80,15 +81,16 @@ def main():
     action.add_argument("--update", action="store_true", help="rewrite the record")
     parser.add_argument("--file", type=Path, default=OWN_FILE, help="configurations and their counters")
     options = parser.parse_args()
+    counted = Path(ts.__file__).parent
     try:
         if options.update:
-            update(options.file)
+            recorded = update(options.file)
+            print(f"{options.file}: recorded the counters of {recorded} configurations, by {counted}")
             return 0
         lines = differences(options.file)
     except (ts.TilesimError, BadInputError) as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return BAD_USAGE
-    counted = Path(ts.__file__).parent
     print("\n".join(lines) or f"{options.file}: all counters as recorded, by {counted}")
     return 1 if lines else 0
 

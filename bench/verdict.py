@@ -74,7 +74,7 @@ def judge(base_s, head_s, *, threshold=THRESHOLD, floor_s=FLOOR_S):
     if most_s < floor_s:
         below = f"{difference_s * 1e6:.3g} us is below the floor of {floor_s * 1e6:g} us"
         return verdict(NO_REGRESSION, f"{ratio - 1:+.1%}, but {below}")
-    return verdict(INCONCLUSIVE, f"{change}; take more samples or quieten the machine")
+    return verdict(INCONCLUSIVE, f"{change}; take more samples (--rounds) or quieten the machine")
 
 
 def _fault(samples):

@@ -213,7 +213,7 @@ def throughput_lines(throughput: Throughput) -> str:
         f"Simulated on this machine in {format_seconds(throughput.wall_s)} with {throughput.threads} "
         f"thread{'s' if throughput.threads > 1 else ''}{start if throughput.compile_s >= 0.001 else ''}:\n"
         f"{throughput.gflops:.1f} useful GFLOP/s, {throughput.score_tiles_per_s:,.0f} score tiles/s "
-        f"({throughput.score_tiles:,} tiles, {format_size(throughput.gm_bytes)} through GM on the chip)."
+        f"({throughput.score_tiles:,} tiles, {format_size(throughput.gm_bytes)} of tensors through GM on the chip)."
     )
 
 
@@ -249,7 +249,8 @@ def device_line(device: DeviceTime) -> str:
         f"roofline {bounds.time_us:.1f} us (cube {bounds.compute_us:.1f}, L2 {bounds.l2_us:.1f}, "
         f"HBM {bounds.hbm_us:.1f}).\n"
         f"{len(device.core_us)} cores, load balance {device.balance:.2f}; "
-        f"{format_size(device.gm_bytes)} through GM, {format_size(device.ub_bytes)} in and out of UB."
+        f"{format_size(device.gm_bytes)} through GM with what cores exchange, "
+        f"{format_size(device.ub_bytes)} in and out of UB."
     )
 
 
