@@ -1,6 +1,7 @@
 """Storage kept between calls: never handed out twice, bounded, on a cache line."""
 
 import contextlib
+import gc
 import sys
 import threading
 
@@ -142,3 +143,31 @@ def test_what_results_let_go_is_bounded():
     results = [scratch.lend((64, 1024)) for _ in range(20)]
     del results
     assert len(scratch._returned) <= 4
+
+
+def test_a_collection_within_take_may_give_storage_back():
+    """Making a tuple for each array would begin one, once no tuples are kept ready."""
+    for size in range(40):
+        scratch.give_back(scratch.aligned(60_000 + size))
+
+    def finalise(phase, _):
+        scratch.give_back(scratch.aligned(50_000))
+
+    hold, thresholds = [], gc.get_threshold()
+    gc.callbacks.append(finalise)
+    gc.set_threshold(1)
+    try:
+        for number in range(20):
+            hold.extend((number, step) for step in range(3000))
+            assert scratch.take(70_000 + number).size >= 70_000
+    finally:
+        gc.callbacks.remove(finalise)
+        gc.set_threshold(*thresholds)
+
+
+def test_a_loan_that_was_interrupted_has_nothing_to_give_back(monkeypatch):
+    said = []
+    monkeypatch.setattr(sys, "unraisablehook", said.append)
+    loan = scratch._Loan.__new__(scratch._Loan)
+    del loan
+    assert not said

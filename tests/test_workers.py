@@ -116,22 +116,101 @@ def test_a_forked_process_computes_with_workers_of_its_own():
         child.kill()
 
 
-def test_who_begins_after_the_end_does_nothing():
-    late = []
+class StoppedPool(workers._Pool):
+    """Threads that cannot start, or never come to their work."""
 
-    class Pool:
-        """Keeps what it cannot start."""
+    def __init__(self, starts):
+        super().__init__()
+        self.starts = starts
 
-        def submit(self, shift):
-            late.append(shift)
-            raise RuntimeError("can't start new thread")
+    def _start(self):
+        return self.starts
 
-    calls = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(workers, "_pool", Pool())
-        workers.run_workers(4, 8, None, calls.append)
-    late[0].take_part()
+
+def test_who_begins_after_the_end_does_nothing(monkeypatch):
+    pool, calls = StoppedPool(True), []
+    monkeypatch.setattr(workers, "_pool", pool)
+    workers.run_workers(4, 8, None, calls.append)
     assert len(calls) == 1
+    assert pool._tasks.qsize() == 4
+    pool._tasks.get().take_part(before_end=lambda: None)
+    assert len(calls) == 1
+
+
+def test_the_caller_works_where_no_thread_starts(monkeypatch):
+    pool, calls = StoppedPool(False), []
+    monkeypatch.setattr(workers, "_pool", pool)
+    workers.run_workers(4, 8, None, calls.append)
+    assert len(calls) == 1
+
+
+def test_the_caller_works_where_every_thread_dies_before_it_begins(monkeypatch):
+    class Full(list):
+        def append(self, _):
+            raise MemoryError
+
+    def shift(work):
+        made = make(work)
+        made._begun = Full()
+        return made
+
+    make, calls = workers._Shift, []
+    monkeypatch.setattr(workers, "_Shift", shift)
+    monkeypatch.setattr(workers, "_pool", workers._Pool())
+    # Python says on standard error that a thread ended so.
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
+    workers.run_workers(2, 8, None, calls.append)
+    assert len(calls) == 1
+    assert not workers._pool._idle
+
+
+def test_interrupts_between_any_two_steps_cost_no_thread():
+    def submit_until(line):
+        left = [line]
+
+        def trace(frame, event, _):
+            if frame.f_code is not workers._Pool.submit.__code__:
+                return None
+            if event == "line":
+                left[0] -= 1
+                if not left[0]:
+                    raise KeyboardInterrupt
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            workers.run_workers(2, 8, None, lambda counter: None)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(before)
+
+    workers.run_workers(2, 8, None, lambda counter: None)
+    time.sleep(0.05)
+    before = _thread._count()
+    for line in [*range(1, 12)] * 5:
+        submit_until(line)
+        time.sleep(0.005)
+    assert _thread._count() <= before + 2
+
+
+FINAL = """
+import numpy as np, tilesim as ts
+x = np.ones((1, 4, 300, 32), np.float32)
+wanted = ts.attention(x, x, x, threads=2).tobytes()
+class Last:
+    def __del__(self):
+        print(ts.attention(x, x, x, threads=2).tobytes() == wanted, flush=True)
+last = Last()
+last.itself = last
+del last
+"""
+
+
+def test_a_finaliser_at_the_very_end_gets_its_result():
+    done = subprocess.run([sys.executable, "-c", FINAL], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "True\n", done.stderr
 
 
 INTERRUPTED = """

@@ -213,7 +213,8 @@ def throughput_lines(throughput: Throughput) -> str:
         f"Simulated on this machine in {format_seconds(throughput.wall_s)} with {throughput.threads} "
         f"thread{'s' if throughput.threads > 1 else ''}{start if throughput.compile_s >= 0.001 else ''}:\n"
         f"{throughput.gflops:.1f} useful GFLOP/s, {throughput.score_tiles_per_s:,.0f} score tiles/s "
-        f"({throughput.score_tiles:,} tiles, {format_size(throughput.gm_bytes)} of tensors through GM on the chip)."
+        f"({throughput.score_tiles:,} tiles, "
+        f"{format_size(throughput.gm_bytes)} of tensors through GM on the chip)."
     )
 
 

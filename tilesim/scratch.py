@@ -29,7 +29,8 @@ def take(size: int) -> npt.NDArray[np.float32]:
     with contextlib.suppress(IndexError):
         while True:
             give_back(_returned.popleft())
-    fitting = [(kept.size, key) for key, kept in list(_kept.items()) if size <= kept.size <= 2 * size + 4096]
+    # Not `items`: a tuple for each could begin a garbage collection, whose finalisers may come here.
+    fitting = [(kept.size, id(kept)) for kept in list(_kept.values()) if size <= kept.size <= 2 * size + 4096]
     for _, key in sorted(fitting):
         # Another thread may have been quicker.
         storage = _kept.pop(key, None)
@@ -62,7 +63,9 @@ class _Loan:
         self.__array_interface__ = storage.__array_interface__
 
     def __del__(self) -> None:
-        _returned.append(self._storage)
+        # Without storage if Ctrl-C came before it had any.
+        if hasattr(self, "_storage"):
+            _returned.append(self._storage)
 
 
 def lend(shape: tuple[int, ...]) -> npt.NDArray[np.float32]:

@@ -1,7 +1,8 @@
 """Worker threads: kept from call to call, each released from the interpreter's lock while a kernel runs.
 
 They are plain threads: no threading layer is involved, so several callers, forked processes and any number of
-threads are all right.
+threads are all right. Only a process forked while another thread makes the first call of all finds Python's
+import locks taken: call `warm_up` before.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import _thread
 import contextlib
 import os
+import sys
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
@@ -20,35 +22,55 @@ Progress = Callable[[int, int], None]
 
 MOST_THREADS = 1024
 POLL_S = 0.05
+PATIENCE_S = 1.0
+"""After that long without any worker at work the calling thread does the work."""
 
 # No locks, here and below: Ctrl-C between taking and holding one would leave it taken, and a signal handler
 # may call tilesim wherever another call is. What is appended, put or fetched is so as a whole.
 
 
 class _Pool:
-    """Threads that wait for work, each for good; one more is started when none is waiting."""
+    """Threads that wait for work, each for good; more are started when too few are waiting."""
 
     def __init__(self) -> None:
         self._tasks: SimpleQueue[_Shift] = SimpleQueue()
-        self._waiting: SimpleQueue[None] = SimpleQueue()
+        self._idle: dict[int, None] = {}
+        """Threads that wait or are about to. Only they themselves, whom no signal reaches, change it, so that
+        it stays right wherever a caller is interrupted."""
 
-    def submit(self, shift: _Shift) -> None:
-        """Let a thread take part in a shift; RuntimeError if none can be started."""
+    def submit(self, shift: _Shift, workers: int) -> bool:
+        """Let threads take part in a shift; return whether all of them could be started."""
+        idle = len(self._idle) - self._tasks.qsize()
+        for number in range(workers):
+            if number >= idle and not self._start():
+                return False
+            self._tasks.put(shift)
+        return True
+
+    def _start(self) -> bool:
         try:
-            self._waiting.get_nowait()
-        except Empty:
             _thread.start_new_thread(self._serve, ())
-        self._tasks.put(shift)
+        except RuntimeError:
+            return False
+        return True
 
     def _serve(self) -> None:
-        while True:
-            shift = self._tasks.get()
-            shift.take_part()
-            # Before the caller hears of it, who may come back at once.
-            self._waiting.put(None)
-            shift.end_part()
-            # A waiting thread must not keep the tensors of its last call.
-            del shift
+        me = _thread.get_ident()
+
+        def wait_again() -> None:
+            self._idle[me] = None
+
+        wait_again()
+        try:
+            while True:
+                shift = self._tasks.get()
+                self._idle.pop(me)
+                # Idle before the caller hears of the end, who may come back at once.
+                shift.take_part(before_end=wait_again)
+                # A waiting thread must not keep the tensors of its last call.
+                del shift
+        finally:
+            self._idle.pop(me, None)
 
 
 _pool = _Pool()
@@ -81,21 +103,21 @@ class _Shift:
         self._over = False
         self._changes: SimpleQueue[None] = SimpleQueue()
 
-    def take_part(self) -> None:
-        """Do one worker's part in a thread of the pool; raises nothing."""
+    def take_part(self, before_end: Callable[[], None]) -> None:
+        """Do one worker's part in a thread of the pool; what the work raises comes out in the caller."""
         # First this, then the look whether it is over: who ends the shift looks the other way round.
         self._begun.append(None)
         try:
-            if not self._over:
-                self._work(self.counter)
-        except BaseException as error:
-            self._errors.append(error)
-            self.stop()
-
-    def end_part(self) -> None:
-        """Let the caller know that a worker has done its part."""
-        self._ended.append(None)
-        self._changes.put(None)
+            try:
+                if not self._over:
+                    self._work(self.counter)
+            except BaseException as error:
+                self.stop()
+                self._errors.append(error)
+            before_end()
+        finally:
+            self._ended.append(None)
+            self._changes.put(None)
 
     def take_part_as_caller(self) -> None:
         """Do one worker's part in the calling thread: what it raises, Ctrl-C included, comes out here."""
@@ -107,6 +129,10 @@ class _Shift:
         from tilesim.kernels.counter import STOPPED
 
         self.counter[STOPPED] = 1
+
+    def has_begun(self) -> bool:
+        """Return whether any thread of the pool has come to it."""
+        return bool(self._begun)
 
     def has_ended(self) -> bool:
         """Return whether nobody is at work or can begin any more."""
@@ -151,15 +177,15 @@ def run_workers(
         work(counter)
         return
     try:
-        for _ in range(workers):
-            try:
-                _pool.submit(shift)
-            except RuntimeError:
-                # No thread can start, or none any more as the interpreter is ending.
-                shift.take_part_as_caller()
-                break
+        # As the interpreter ends, threads of the pool stand still for good.
+        if sys.is_finalizing() or not _pool.submit(shift, workers):
+            shift.take_part_as_caller()
+        patience = PATIENCE_S / POLL_S
         while not shift.has_ended():
             shift.wait(POLL_S)
+            patience -= 1
+            if patience < 0 and not shift.has_begun():
+                shift.take_part_as_caller()
             if progress is not None and counter[DONE_TASKS] < total:
                 progress(int(counter[DONE_TASKS]), total)
     except BaseException:
