@@ -101,13 +101,13 @@ def _forget_constants(dispatcher: Any) -> None:
     find = dispatcher.get_call_template
 
     def get_call_template(arguments: Any, keywords: Any) -> Any:
-        general = {name: _type(argument) for name, argument in keywords.items()}
-        return find([_type(argument) for argument in arguments], general)
+        general = {name: _without_constant(argument) for name, argument in keywords.items()}
+        return find([_without_constant(argument) for argument in arguments], general)
 
     dispatcher.get_call_template = get_call_template
 
 
-def _type(argument: Any) -> Any:
+def _without_constant(argument: Any) -> Any:
     return argument.literal_type if isinstance(argument, numba.types.Literal) else argument
 
 
