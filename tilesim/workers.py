@@ -2,7 +2,7 @@
 
 They are plain threads: no threading layer is involved, so several callers, forked processes and any number of
 threads are all right. Only a process forked while another thread makes the first call of all finds Python's
-import locks taken: call `warm_up` before.
+import locks taken: call `engine.warm_up` before.
 """
 
 from __future__ import annotations
