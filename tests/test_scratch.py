@@ -7,6 +7,7 @@ import threading
 
 import numpy as np
 import pytest
+from interrupts import at_line, interrupt
 
 from tilesim import scratch
 
@@ -68,37 +69,14 @@ def test_threads_never_share():
     assert not failures
 
 
-@contextlib.contextmanager
-def at_line(number, handler):
-    """Call a handler, as a signal would, before that line of scratch.py, counted as they are run."""
-    left = [number]
-
-    def trace(frame, event, argument):
-        if frame.f_code.co_filename != scratch.__file__:
-            return None
-        if event == "line":
-            left[0] -= 1
-            if left[0] == 0:
-                sys.settrace(None)
-                handler()
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        yield
-    finally:
-        sys.settrace(before)
-
-
-def interrupt():
-    raise KeyboardInterrupt
+def is_scratch(code):
+    return code.co_filename == scratch.__file__
 
 
 @pytest.mark.parametrize("line", range(1, 30))
 def test_an_interrupt_anywhere_leaves_storage_usable(line):
     scratch.give_back(scratch.aligned(5_000))
-    with contextlib.suppress(KeyboardInterrupt), at_line(line, interrupt):
+    with contextlib.suppress(KeyboardInterrupt), at_line(line, interrupt, is_scratch):
         scratch.give_back(scratch.take(5_000))
     one, other = scratch.take(5_000), scratch.take(5_000)
     assert not np.shares_memory(one, other)
@@ -111,7 +89,11 @@ def test_a_signal_handler_takes_storage_of_its_own(line):
     scratch.give_back(scratch.aligned(5_000))
     scratch.give_back(scratch.aligned(5_000))
     taken = []
-    with at_line(line, lambda: taken.extend((scratch.take(5_000), scratch.take(5_000)))):
+
+    def take_two():
+        taken.extend((scratch.take(5_000), scratch.take(5_000)))
+
+    with at_line(line, take_two, is_scratch):
         taken.append(scratch.take(5_000))
         scratch.give_back(scratch.aligned(3_000))
     for first, array in enumerate(taken):

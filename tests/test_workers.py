@@ -1,6 +1,7 @@
 """Worker threads: all of them done when a call ends, whatever ends it, and kept for the next one."""
 
 import _thread
+import contextlib
 import itertools
 import multiprocessing
 import signal
@@ -11,6 +12,7 @@ import time
 
 import numpy as np
 import pytest
+from interrupts import at_line, interrupt
 
 import tilesim as ts
 from tilesim import workers
@@ -165,32 +167,15 @@ def test_the_caller_works_where_every_thread_dies_before_it_begins(monkeypatch):
 
 
 def test_interrupts_between_any_two_steps_cost_no_thread():
-    def submit_until(line):
-        left = [line]
-
-        def trace(frame, event, _):
-            if frame.f_code is not workers._Pool.submit.__code__:
-                return None
-            if event == "line":
-                left[0] -= 1
-                if not left[0]:
-                    raise KeyboardInterrupt
-            return trace
-
-        before = sys.gettrace()
-        sys.settrace(trace)
-        try:
-            workers.run_workers(2, 8, None, lambda counter: None)
-        except KeyboardInterrupt:
-            pass
-        finally:
-            sys.settrace(before)
+    def is_submit(code):
+        return code is workers._Pool.submit.__code__
 
     workers.run_workers(2, 8, None, lambda counter: None)
     time.sleep(0.05)
     before = _thread._count()
     for line in [*range(1, 12)] * 5:
-        submit_until(line)
+        with contextlib.suppress(KeyboardInterrupt), at_line(line, interrupt, is_submit):
+            workers.run_workers(2, 8, None, lambda counter: None)
         time.sleep(0.005)
     assert _thread._count() <= before + 2
 

@@ -41,7 +41,11 @@ LIMIT = 200.0
 """Beyond it on either side the result is 0 or infinite; keeps the exponent arithmetic in range."""
 
 SHIFT = 1.5 * 2.0**52
-"""Adding it rounds to an integer that then stands in the low bits."""
+FLOAT_SHIFT = 1.5 * 2.0**23
+"""Adding one to a float64, the other to a float32, rounds to an integer that then stands in the low bits."""
+
+LEAST_NORMAL = -87.33654
+"""Below it e^x is no normal float32."""
 
 TANH_IS_X = 2.0**-12
 

@@ -149,6 +149,12 @@ class Value:
         undefined = ir.Constant(self.ir.type, ir.Undefined)
         return Value(self.builder, self.builder.shuffle_vector(self.ir, undefined, mask))
 
+    def cut(self, count: int) -> list[Value]:
+        """Return the vectors of each `count` lanes, of which there is a whole number."""
+        return [
+            self.lanes(list(range(first, first + count))) for first in range(0, self.ir.type.count, count)
+        ]
+
     def followed_by(self, other: Value) -> Value:
         """Return one vector of the lanes of both, which have equally many."""
         mask = list(range(2 * self.ir.type.count))
@@ -162,6 +168,13 @@ def where(condition: Value, yes: Value | float, no: Value) -> Value:
     return Value(no.builder, no.builder.select(condition.ir, chosen, no.ir))
 
 
+def concatenate(parts: list[Value]) -> Value:
+    """Return one vector of all parts, whose number is a power of two."""
+    while len(parts) > 1:
+        parts = [left.followed_by(right) for left, right in zip(parts[::2], parts[1::2], strict=True)]
+    return parts[0]
+
+
 def lookup(table: list[float], index: Value) -> Value:
     """Return ``table[index % len(table)]`` for a vector of integers as wide as the numbers in the table.
 
@@ -169,18 +182,15 @@ def lookup(table: list[float], index: Value) -> Value:
     """
     lanes = len(table) // 2
     number, suffix = (_FLOAT, "ps") if _element(index.ir.type) == _INT else (_DOUBLE, "pd")
-    part, numbers = ir.VectorType(_element(index.ir.type), lanes), ir.VectorType(number, lanes)
+    indices, numbers = ir.VectorType(_element(index.ir.type), lanes), ir.VectorType(number, lanes)
     module, name = index.builder.module, f"llvm.x86.avx512.vpermi2var.{suffix}.512"
-    kind = ir.FunctionType(numbers, [numbers, part, numbers])
+    kind = ir.FunctionType(numbers, [numbers, indices, numbers])
     function = module.globals.get(name) or ir.Function(module, kind, name)
     low, high = (ir.Constant(numbers, half) for half in (table[:lanes], table[lanes:]))
-    found = [
-        Value(index.builder, index.builder.call(function, [low, index.lanes(list(some)).ir, high]))
-        for some in (range(first, first + lanes) for first in range(0, index.ir.type.count, lanes))
-    ]
-    while len(found) > 1:
-        found = [left.followed_by(right) for left, right in zip(found[::2], found[1::2], strict=True)]
-    return found[0]
+    builder = index.builder
+    return concatenate(
+        [Value(builder, builder.call(function, [low, part.ir, high])) for part in index.cut(lanes)]
+    )
 
 
 def larger_int(x: Value, least: int) -> Value:

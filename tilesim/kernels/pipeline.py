@@ -390,6 +390,12 @@ def _values(
 
 
 @jit
+def _place(step: Any, chain: Any, shape: Shape) -> Any:
+    """Return the task of a step of a chain, and its tile within the task."""
+    return (step, 0) if shape.short else (chain, step)
+
+
+@jit
 def _run_chain(
     tasks: Any, steps: Any, chain: Any, turn: Any, tiles: Any, kinds: Any, rates: Rates, shape: Shape,
     ending: Ending, core: Core,
@@ -400,13 +406,13 @@ def _run_chain(
     """
     lag = 1 if shape.slots > 1 else 0
     for step in range(steps + lag):
-        task, index = (step, 0) if shape.short else (chain, step)
+        task, index = _place(step, chain, shape)
         if step < steps and tasks[task, TASK_TILES] > 0:
             core.where[0], core.where[1] = task, index
             tile = tasks[task, TASK_FIRST_TILE] + index
             _scores(core, rates, shape, tasks[task, TASK_ROWS], tiles[tile], kinds[tile], turn + step)
         before = step - lag
-        task, index = (before, 0) if shape.short else (chain, before)
+        task, index = _place(before, chain, shape)
         if before >= 0 and before < steps and tasks[task, TASK_TILES] > 0:
             core.where[0], core.where[1] = task, index
             last, tile = index == tasks[task, TASK_TILES] - 1, tasks[task, TASK_FIRST_TILE] + index

@@ -13,33 +13,30 @@ import numpy as np
 from numba import types
 
 from tilesim.kernels._jit import intrinsic, jit, jit_apart
-from tilesim.kernels.exp import LOG2_E, exp_any
+from tilesim.kernels.exp import FLOAT_SHIFT, LEAST_NORMAL, LOG2_E, exp_any
 from tilesim.kernels.expression import Value, where
 from tilesim.kernels.rows import Slots, each_chunk, filled, larger, reduce_lanes, spread
 from tilesim.kernels.softmax import RowState, TileShape, Work, chunk_range, mask_chunks
 from tilesim.kernels.vector import element_pointer
 
-SHIFT = 1.5 * 2.0**23
 LN2_HIGH = 0.693359375
 """ln 2 to 9 bits, so that its product with any |n| < 2^15 is exact."""
 LN2_LOW = -2.1219444e-4
-UNDERFLOW = -87.33654
-"""Below it e^x is no normal number."""
 C2, C3, C4, C5, C6 = 0.49999994, 0.16666521, 0.04166839, 0.008368716, 0.0013814602
 """Minimax coefficients of (e^r - 1 - r) / r^2 on |r| <= ln 2 / 2, relative error of e^r below 2^-28."""
 
 
 def _exp(x: Value) -> Value:
     """Return e^x for x <= 0, -inf or NaN."""
-    shifted = x.times_plus(LOG2_E, SHIFT)
-    n = shifted - SHIFT
+    shifted = x.times_plus(LOG2_E, FLOAT_SHIFT)
+    n = shifted - FLOAT_SHIFT
     r = n.times_plus(-LN2_LOW, n.times_plus(-LN2_HIGH, x))
     square = r * r
     low, high = r.times_plus(C3, C2), r.times_plus(C5, C4)
     q = square.times_plus(square.times_plus(C6, high), low)
     p = square.times_plus(q, r) + 1.0
     power = (p.bits() + (shifted.bits() << 23)).floats()
-    return where(x.compare("<", UNDERFLOW), 0.0, power)
+    return where(x.compare("<", LEAST_NORMAL), 0.0, power)
 
 
 @intrinsic

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tilesim.kernels.exp import LOG2_E
+from tilesim.kernels.exp import FLOAT_SHIFT, LOG2_E
 from tilesim.kernels.expression import Value, lookup
 
 STEPS = 32
@@ -25,23 +25,18 @@ CORRECTIONS: list[float] = (np.arange(STEPS) * STEP - np.log(_POWERS.astype(np.f
 C2, C3, C4 = 0.5, 0.16666752, 0.041666914
 """Minimax coefficients of e^r = 1 + r + C2 r^2 + ... on |r| <= ln 2 / 64, relative error below 2^-42."""
 
-SHIFT = 1.5 * 2.0**23
-"""Adding it rounds to an integer that then stands in the low bits."""
-
 DOUBT = 2.0**-35
 """More than the error of the unrounded result, which lies between 0.98 and 2."""
-
-LEAST_NORMAL = -87.33654
-"""Below it e^x is no normal number, and what `quick_exp` returns has no meaning."""
 
 
 def quick_exp_formula(x: Value) -> tuple[Value, Value, Value]:
     """Return e^x for ``LEAST_NORMAL <= x <= 0``, and two values that are equal where it is correctly rounded.
 
-    Where x is not finite, they differ (NaN differs from itself). Needs `RegisterBlock.lookup`.
+    Below, none of them means anything. Where x is not finite, they differ (NaN differs from itself). Needs
+    `RegisterBlock.lookup`.
     """
-    shifted = x.times_plus(LOG2_E * STEPS, SHIFT)
-    n = shifted - SHIFT
+    shifted = x.times_plus(LOG2_E * STEPS, FLOAT_SHIFT)
+    n = shifted - FLOAT_SHIFT
     high = n.times_plus(-STEP_HIGH, x)
     low = n.times_plus(-STEP_LOW, lookup(CORRECTIONS, shifted.bits()))
     r = high + low

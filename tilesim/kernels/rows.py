@@ -17,10 +17,10 @@ from numba import types
 from numba.core import cgutils
 
 from tilesim.kernels._jit import intrinsic
-from tilesim.kernels.exp import exp_nonpositive_formula
-from tilesim.kernels.expression import Value, where
+from tilesim.kernels.exp import LEAST_NORMAL, exp_nonpositive_formula
+from tilesim.kernels.expression import Value, concatenate, where
 from tilesim.kernels.processor import BLOCK
-from tilesim.kernels.quick_exp import LEAST_NORMAL, quick_exp_formula
+from tilesim.kernels.quick_exp import quick_exp_formula
 from tilesim.kernels.rounding import (
     EVEN_FORMULAS,
     PROBABILITY_FORMULAS,
@@ -185,8 +185,7 @@ def reduce_lanes(values: list[Value], combine: Callable[[Value, Value], Value]) 
         values = [combine(*pair) for pair in zip(values[::2], values[1::2], strict=True)]
     value = values[0]
     while value.ir.type.count > 1:
-        half = value.ir.type.count // 2
-        value = combine(value.lanes(list(range(half))), value.lanes(list(range(half, 2 * half))))
+        value = combine(*value.cut(value.ir.type.count // 2))
     return Value(value.builder, value.builder.extract_element(value.ir, _INT(0)))
 
 
@@ -291,13 +290,6 @@ def _fold_chunk(values: list[Value]) -> Value:
     return fours.lanes(places[::2]) + fours.lanes(places[1::2])
 
 
-def concatenate(parts: list[Value]) -> Value:
-    """Return one vector of all parts, whose number is a power of two."""
-    while len(parts) > 1:
-        parts = [left.followed_by(right) for left, right in zip(parts[::2], parts[1::2], strict=True)]
-    return parts[0]
-
-
 def _store_probabilities(chunk: Chunk, values: list[Value], kind: Any) -> None:
     """Store numbers from 0 to 1 rounded to a kind known at run time, ties away from zero."""
 
@@ -309,18 +301,14 @@ def _store_probabilities(chunk: Chunk, values: list[Value], kind: Any) -> None:
 
 def side_by_side(formula: Callable[[Value], Value], values: list[Value]) -> list[Value]:
     """Apply a formula to all registers of a chunk, step by step, so that their steps overlap."""
-    return _registers(formula(concatenate(values)))
-
-
-def _registers(wide: Value) -> list[Value]:
-    return [wide.lanes(list(range(first, first + LANES))) for first in range(0, wide.ir.type.count, LANES)]
+    return formula(concatenate(values)).cut(LANES)
 
 
 def _exp(builder: Any, values: list[Value]) -> list[Value]:
     """Return e^x for the numbers of a chunk, none of which is positive where it counts."""
     if not BLOCK.lookup or len(values) == 1:
         return side_by_side(exp_nonpositive_formula, values)
-    results, most, least = map(_registers, quick_exp_formula(concatenate(values)))
+    results, most, least = (wide.cut(LANES) for wide in quick_exp_formula(concatenate(values)))
     chosen = Slots(builder)
     chosen.set(results)
     smallest = functools.reduce(lambda x, y: where(x.compare("<", y), x, y), values)
