@@ -12,7 +12,7 @@ from tilesim import kernel_inputs
 from tilesim.kernels import attention, packing, products, softmax
 from tilesim.kernels._jit import jit_entry
 from tilesim.kernels.plain_softmax import plain_softmax_tile
-from tilesim.kernels.vector import PANEL_COLUMNS, padded_columns
+from tilesim.kernels.vector import PANEL_COLUMNS, STRIP_COLUMNS, padded_columns
 from tilesim.precision import PRECISIONS
 from tilesim.problem import read_problem
 from tilesim.scratch import aligned
@@ -24,9 +24,9 @@ POLICIES = ("float", "half-data-float-state", "bfloat16-data-float-state")
 
 
 @jit_entry
-def multiply(count, c, c_stride, a, a_stride, b, b_panel, panels, depth):
+def multiply(count, c, c_stride, a, a_stride, b, b_panel, strips, depth):
     for _ in range(count):
-        products.multiply_panels(c, c_stride, a, a_stride, b, b_panel, panels, depth)
+        products.multiply_strips(c, c_stride, a, a_stride, b, b_panel, 0, strips, depth)
 
 
 @jit_entry
@@ -66,13 +66,13 @@ def part(name, head_dim, policy):
     if name == "QK":
         arguments = (
             numbers(ROWS * stride), stride, numbers(ROWS * head_dim), head_dim, numbers(KV_TILE * head_dim),
-            head_dim * PANEL_COLUMNS, KV_TILE // PANEL_COLUMNS, head_dim,
+            head_dim * PANEL_COLUMNS, KV_TILE // STRIP_COLUMNS, head_dim,
         )  # fmt: skip
         return lambda count: multiply(count, *arguments), flops
     if name == "PV":
         arguments = (
             numbers(ROWS * width), width, numbers(ROWS * stride), stride, numbers(KV_TILE * width),
-            KV_TILE * PANEL_COLUMNS, width // PANEL_COLUMNS, KV_TILE,
+            KV_TILE * PANEL_COLUMNS, width // STRIP_COLUMNS, KV_TILE,
         )  # fmt: skip
         return lambda count: multiply(count, *arguments), flops
     if name == "packing of 512 keys":

@@ -17,7 +17,7 @@ from tilesim.kernels.elementwise import add_rescaled, divide_array, multiply_arr
 from tilesim.kernels.few_rows import MOST_ROWS, VALUE_COLUMNS, multiply_keys, multiply_values
 from tilesim.kernels.packing import Packed, pack_head, pack_worker
 from tilesim.kernels.plain_softmax import plain_softmax_tile
-from tilesim.kernels.products import multiply_key_panels, multiply_panels
+from tilesim.kernels.products import multiply_strips
 from tilesim.kernels.rounding import FLOAT_KIND, round_away
 from tilesim.kernels.rows import CHUNK
 from tilesim.kernels.sight import Bounds, Launch, Sight, see, seen_by_any, sees_tile
@@ -35,8 +35,8 @@ from tilesim.kernels.softmax import (
 from tilesim.kernels.variant import NO_MASK, ScoreVariant, alter_scores, hides, mask_row
 from tilesim.kernels.vector import (
     CACHE_LINE,
-    HALF_COLUMNS,
     PANEL_COLUMNS,
+    STRIP_COLUMNS,
     multiply_add,
     padded_columns,
     prefetch,
@@ -201,11 +201,12 @@ def _group_tile(
     # Panels are cut at multiples of their width over all keys: a tile may begin inside one.
     tile_panel = low // PANEL_COLUMNS
     inside = low - tile_panel * PANEL_COLUMNS
-    first, last = (inside + least) // HALF_COLUMNS, (inside + most + HALF_COLUMNS - 1) // HALF_COLUMNS
+    first, last = (inside + least) // STRIP_COLUMNS, (inside + most + STRIP_COLUMNS - 1) // STRIP_COLUMNS
     queries = block.q[first_row * block.depth :]
     keys = packed.keys[tile_panel * block.depth * PANEL_COLUMNS :]
     _fetch(block, first_row, rows, group.width)
-    multiply_key_panels(group.strip, group.stride, queries, block.depth, keys, first, last, block.depth)
+    panel, depth = block.depth * PANEL_COLUMNS, block.depth
+    multiply_strips(group.strip, group.stride, queries, depth, keys, panel, first, last, depth)
 
     scores = group.strip[inside:]
     if variant.active:
@@ -213,11 +214,9 @@ def _group_tile(
     _softmax(scores, first_row, rows, columns, update, block, group, numerics)
     if values_finite:
         values = packed.values[(low + least) * PANEL_COLUMNS :]
-        panels = group.width // PANEL_COLUMNS
-        probabilities = scores[least:]
-        multiply_panels(
-            group.partial, group.width, probabilities, group.stride, values, seq_kv * PANEL_COLUMNS, panels,
-            most - least,
+        strips, panel = group.width // STRIP_COLUMNS, seq_kv * PANEL_COLUMNS
+        multiply_strips(
+            group.partial, group.width, scores[least:], group.stride, values, panel, 0, strips, most - least
         )  # fmt: skip
     else:
         _multiply_visible(

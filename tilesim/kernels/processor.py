@@ -17,8 +17,10 @@ class RegisterBlock:
     ----------
     lanes : int
         float32 elements of one vector register.
-    rows, vectors : int
+    rows, sums : int
         Rows, and vectors a row, of the block of sums.
+    vectors : int
+        Vectors a row of a packed panel.
     fused : bool
         Whether the processor multiplies and adds in one instruction; without it a fused operation is a slow
         library call, so product and sum are then rounded apart.
@@ -30,6 +32,7 @@ class RegisterBlock:
 
     lanes: int
     rows: int
+    sums: int
     vectors: int
     fused: bool
     half: bool = False
@@ -50,12 +53,12 @@ def _target_features() -> set[str]:
 def _register_block() -> RegisterBlock:
     features = _target_features()
     if "avx512f" in features:
-        return RegisterBlock(lanes=16, rows=8, vectors=2, fused=True, half=True, lookup=True)
+        return RegisterBlock(lanes=16, rows=8, sums=2, vectors=2, fused=True, half=True, lookup=True)
     if "avx2" in features and "fma" in features:
-        return RegisterBlock(lanes=8, rows=4, vectors=2, fused=True, half="f16c" in features)
+        return RegisterBlock(lanes=8, rows=4, sums=3, vectors=2, fused=True, half="f16c" in features)
     if "neon" in features:
-        return RegisterBlock(lanes=4, rows=4, vectors=4, fused=True)
-    return RegisterBlock(lanes=4, rows=2, vectors=2, fused=False)
+        return RegisterBlock(lanes=4, rows=4, sums=4, vectors=4, fused=True)
+    return RegisterBlock(lanes=4, rows=2, sums=2, vectors=2, fused=False)
 
 
 BLOCK = _register_block()

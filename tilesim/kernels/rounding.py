@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from tilesim.kernels._jit import jit
 from tilesim.kernels.expression import Value, larger_int, scalar_function, where
@@ -96,8 +96,11 @@ PROBABILITY_FORMULAS = {
 """Rounding of numbers from 0 to 1 to each kind, ties away from zero."""
 
 
+Choice = TypeVar("Choice")
+
+
 def for_each_kind(
-    builder: Any, kind: Any, formulas: dict[int, Callable[[Value], Value]], emit: Callable[..., None]
+    builder: Any, kind: Any, formulas: dict[int, Choice], emit: Callable[[Choice], None]
 ) -> None:
     """Emit code for a kind known at run time: one branch for each formula, the last for any other kind."""
     (number, formula), *others = formulas.items()

@@ -33,6 +33,9 @@ CHUNK = 64
 
 LANES = BLOCK.lanes
 PARTS = CHUNK // LANES
+EXP_PARTS = PARTS if BLOCK.lookup else 2
+"""Vector registers whose exponentials are computed together: enough to overlap their steps, few enough that
+what the steps need stays in registers."""
 _FLOAT = ir.FloatType()
 _INT = ir.IntType(32)
 INDEX = ir.IntType(64)
@@ -107,23 +110,22 @@ def filled(builder: Any, number: float, parts: int = PARTS) -> list[Value]:
 
 
 class Chunk:
-    """A chunk of a row under construction.
+    """A chunk of a row under construction, or some registers of one.
 
     Attributes
     ----------
-    number : LLVM value
-        How many chunks of the row come before.
+    base : LLVM value
+        Its first column.
     place : LLVM value
-        Address of its first column.
+        Address of that column.
     parts : int
         Vector registers of it that are worked on.
     """
 
-    def __init__(self, builder: Any, number: Any, row: Any, visible: tuple[Any, Any], parts: int) -> None:
-        self.builder, self.number, self._visible, self.parts = builder, number, visible, parts
-        self._base = builder.mul(number, INDEX(CHUNK))
-        self._end = builder.add(self._base, INDEX(parts * LANES))
-        self.place = builder.gep(row, [self._base])
+    def __init__(self, builder: Any, base: Any, row: Any, visible: tuple[Any, Any], parts: int) -> None:
+        self.builder, self.base, self._visible, self.parts = builder, base, visible, parts
+        self._end = builder.add(base, INDEX(parts * LANES))
+        self.place = builder.gep(row, [base])
 
     def load(self) -> list[Value]:
         """Return what lies there."""
@@ -138,10 +140,10 @@ class Chunk:
         builder, (start, stop) = self.builder, self._visible
         chosen = Slots(builder, self.parts)
         chosen.set(values)
-        begins = builder.icmp_signed(">=", self._base, start)
+        begins = builder.icmp_signed(">=", self.base, start)
         whole = builder.and_(begins, builder.icmp_signed("<=", self._end, stop))
         with builder.if_then(builder.not_(whole), likely=False):
-            before, within = (_below(builder, bound, self._base, self.parts) for bound in (start, stop))
+            before, within = (_below(builder, bound, self.base, self.parts) for bound in (start, stop))
             columns = zip(values, before, within, filled(builder, otherwise, self.parts), strict=True)
             chosen.set(
                 [where(hidden, nothing, where(seen, x, nothing)) for x, hidden, seen, nothing in columns]
@@ -151,18 +153,21 @@ class Chunk:
     def restore_behind(self, counted: Any, before: list[Value]) -> None:
         """Undo what was stored behind column ``counted - 1``, where `before` stood."""
         with self.builder.if_then(self.builder.icmp_signed(">", self._end, counted), likely=False):
-            inside = _below(self.builder, counted, self._base, self.parts)
+            inside = _below(self.builder, counted, self.base, self.parts)
             self.store([where(*choice) for choice in zip(inside, self.load(), before, strict=True)])
 
 
 @contextlib.contextmanager
 def each_chunk(
-    builder: Any, row: Any, chunks: Any, visible: tuple[Any, Any], parts: int = PARTS
+    builder: Any, row: Any, chunks: Any, visible: tuple[Any, Any], parts: int = PARTS, step: int = CHUNK
 ) -> Iterator[Chunk]:
-    """Emit a loop over a range of chunks of a row; it and the columns seen are pairs, the second excluded."""
-    low, high = cgutils.unpack_tuple(builder, chunks, 2)
-    with cgutils.for_range_slice(builder, low, high, INDEX(1)) as (number, _):
-        yield Chunk(builder, number, row, visible, parts)
+    """Emit a loop over a range of chunks of a row; it and the columns seen are pairs, the second excluded.
+
+    `step` is how many columns lie between what is worked on.
+    """
+    low, high = (builder.mul(bound, INDEX(CHUNK)) for bound in cgutils.unpack_tuple(builder, chunks, 2))
+    with cgutils.for_range_slice(builder, low, high, INDEX(step)) as (base, _):
+        yield Chunk(builder, base, row, visible, parts)
 
 
 def _for_each_width(builder: Any, columns: Any, emit: Callable[[int], None]) -> None:
@@ -357,7 +362,8 @@ def exponentials(
         maximum, columns = spread(builder, top), cgutils.unpack_tuple(builder, seen, 2)
 
         def emit(parts: int) -> None:
-            with each_chunk(builder, row, bounds, columns, parts) as chunk:
+            together, step = (EXP_PARTS, EXP_PARTS * LANES) if parts == PARTS else (parts, CHUNK)
+            with each_chunk(builder, row, bounds, columns, together, step) as chunk:
                 before = chunk.load()
                 less = [score - maximum for score in before]
                 chunk.store(chunk.seen(_exp(builder, less), 0.0))
@@ -413,7 +419,9 @@ def sum_and_round(
                 if parts < PARTS:
                     _add_to_lanes(builder, values, lane)
                 else:
-                    eights = builder.mul(builder.sub(chunk.number, fold_origin), INDEX(8))
+                    # Eight columns give one folded sum.
+                    origin = builder.mul(fold_origin, INDEX(CHUNK))
+                    eights = builder.lshr(builder.sub(chunk.base, origin), INDEX(3))
                     _add_or_fold(builder, values, lane, builder.select(folds, eights, INDEX(-1)))
                 _store_probabilities(chunk, values, to_kind)
                 chunk.restore_behind(end, before)

@@ -22,8 +22,12 @@ MICRO_ROWS = BLOCK.rows
 CACHE_LINE = 16
 """float32 elements of one cache line."""
 PANEL_COLUMNS = BLOCK.lanes * BLOCK.vectors
-"""Columns of one packed panel: what one micro-kernel call covers."""
-HALF_COLUMNS = PANEL_COLUMNS // 2
+"""Columns of one packed panel."""
+STRIP_VECTORS = BLOCK.vectors // 2
+STRIP_COLUMNS = PANEL_COLUMNS // 2
+"""Columns of a strip, half a panel: where products may begin and end."""
+MICRO_STRIPS = BLOCK.sums // STRIP_VECTORS
+"""Strips that one micro-kernel call covers at most."""
 
 
 @jit_shared
@@ -130,42 +134,54 @@ def _store_block(builder: Any, c_rows: list[Any], totals: Sums) -> None:
             builder.store(total, _vector_pointer(builder, c_row, part), align=4)
 
 
-def _block_multiplier(vectors: int) -> Any:
-    """Return an intrinsic that stores ``A @ B`` of one register block, `vectors` wide, into `c`.
+@intrinsic
+def multiply_block(
+    typing_context: Any, c: Any, c_offset: Any, c_stride: Any, a: Any, a_offset: Any, a_stride: Any,
+    b: Any, b_panel: Any, first: Any, count: Any, depth: Any,
+) -> Any:  # fmt: skip
+    """Store ``A @ B`` of one register block into `c`.
 
     Arrays are 1-D float32, offsets and strides count elements. A is MICRO_ROWS x depth with row stride
-    `a_stride`; B is of depth rows at stride PANEL_COLUMNS; C has MICRO_ROWS rows at stride `c_stride`.
+    `a_stride`; C has MICRO_ROWS rows at stride `c_stride`, and takes the `count` strips from `first` on of B,
+    whose panels lie `b_panel` apart; `count` is from 1 to MICRO_STRIPS.
     """
 
-    def typed(
-        typing_context: Any, c: Any, c_offset: Any, c_stride: Any, a: Any, a_offset: Any, a_stride: Any,
-        b: Any, b_offset: Any, depth: Any,
-    ) -> Any:  # fmt: skip
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            c_array, c_at, c_step, a_array, a_at, a_step, b_array, b_at, count = args
-            c = element_pointer(context, builder, signature.args[0], c_array, c_at)
-            a = element_pointer(context, builder, signature.args[3], a_array, a_at)
-            b = element_pointer(context, builder, signature.args[6], b_array, b_at)
-            c_rows, a_rows = (_rows(builder, *place, BLOCK.rows) for place in ((c, c_step), (a, a_step)))
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        c_array, c_at, c_step, a_array, a_at, a_step, b_array, panel_step, strip, strips, steps = args
+        c = element_pointer(context, builder, signature.args[0], c_array, c_at)
+        a = element_pointer(context, builder, signature.args[3], a_array, a_at)
+        b = element_pointer(context, builder, signature.args[6], b_array, INDEX(0))
+        a_rows = _rows(builder, a, a_step, BLOCK.rows)
+        c_first = builder.gep(c, [builder.mul(strip, INDEX(STRIP_COLUMNS))])
+        c_rows = _rows(builder, c_first, c_step, BLOCK.rows)
+
+        def begin_of(number: int) -> Any:
+            """Return where a strip lies at reduction index 0."""
+            wanted = builder.add(strip, INDEX(number))
+            panel = builder.mul(builder.lshr(wanted, INDEX(1)), panel_step)
+            column = builder.mul(builder.and_(wanted, INDEX(1)), INDEX(STRIP_COLUMNS))
+            return builder.gep(b, [builder.add(panel, column)])
+
+        def emit(number: int) -> None:
+            begins = [begin_of(one) for one in range(number)]
 
             def read(step: Any) -> list[Any]:
-                row = builder.gep(b, [builder.mul(step, INDEX(PANEL_COLUMNS))])
-                return [_load_vector(builder, row, part) for part in range(vectors)]
+                row = builder.mul(step, INDEX(PANEL_COLUMNS))
+                return [
+                    _load_vector(builder, builder.gep(begin, [row]), part)
+                    for begin in begins
+                    for part in range(STRIP_VECTORS)
+                ]
 
-            zeros = [[ZERO] * vectors] * BLOCK.rows
-            _store_block(builder, c_rows, _sum_products(builder, count, zeros, a_rows, read))
-            return context.get_dummy_value()
+            zeros = [[ZERO] * (number * STRIP_VECTORS)] * BLOCK.rows
+            _store_block(builder, c_rows, _sum_products(builder, steps, zeros, a_rows, read))
 
-        number = types.intp
-        return types.void(c, number, number, a, number, number, b, number, number), codegen
+        for_each_kind(builder, strips, {number: number for number in range(MICRO_STRIPS, 0, -1)}, emit)
+        return context.get_dummy_value()
 
-    return intrinsic(typed)
-
-
-multiply_block = _block_multiplier(BLOCK.vectors)
-"""Whole panels of B."""
-multiply_half_block = _block_multiplier(BLOCK.vectors // 2)
-"""Half panels: still enough sums to keep the processor busy."""
+    number = types.intp
+    block = (c, number, number, a, number, number, b, number, number)
+    return types.void(*block, number, number), codegen
 
 
 def few_rows_multiplier(rows: int, vectors: int, formulas: dict[int, Callable[[Value], Value]]) -> Any:
