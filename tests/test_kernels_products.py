@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from tile_model import multiply_add
 
 from tilesim.kernels._jit import jit_entry
-from tilesim.kernels.fused import fused_multiply_add
 from tilesim.kernels.processor import BLOCK
 from tilesim.kernels.products import multiply_strips
 from tilesim.kernels.softmax import TILE_ROWS
@@ -22,8 +22,7 @@ def chain(a, b):
     """Return ``a @ b`` with the products of ascending indices added one after the other."""
     sums = np.zeros((len(a), b.shape[1]), np.float32)
     for step in range(len(b)):
-        factors, values = np.broadcast_arrays(a[:, step : step + 1], b[step])
-        sums = fused_multiply_add(factors, values, sums) if BLOCK.fused else sums + factors * values
+        sums = multiply_add(sums, a[:, step : step + 1], b[step], BLOCK.fused)
     return sums
 
 
