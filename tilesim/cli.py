@@ -29,6 +29,7 @@ from tilesim.simulate import simulate
 from tilesim.tensors import in_layout
 from tilesim.timing import estimate as estimate_time
 from tilesim.timing import timeline
+from tilesim.timing.ahead import compiled_ahead
 from tilesim.trace import chrome_trace
 
 DONE, BAD_USAGE, OVER_BUDGET, INTERRUPTED = 0, 2, 3, 130
@@ -97,7 +98,7 @@ def run(
         "allow_over_budget": allow_over_budget,
         **variant,
     }
-    with progress_bar(quiet=output.quiet) as progress:
+    with progress_bar(quiet=output.quiet) as progress, compiled_ahead():
         result = simulate(
             q,
             k,

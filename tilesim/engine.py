@@ -15,6 +15,7 @@ from tilesim.problem import Problem, read_problem
 from tilesim.tensors import as_float32
 from tilesim.tile import Tile
 from tilesim.units import align_up, ceil_div
+from tilesim.variant import VariantOptions
 from tilesim.workers import Progress, run_workers
 
 PACK_BLOCK = 256
@@ -185,14 +186,20 @@ class _Work:
         return size
 
 
-def warm_up() -> float:
-    """Compile the kernels, or load them from Numba's cache, and return the seconds it took.
+def warm_up(*, variant: bool = False) -> float:
+    """Compile the kernel, or load it from Numba's cache, and return the seconds it took.
 
     All policies share one compiled kernel; a second call costs next to nothing.
+
+    Parameters
+    ----------
+    variant : bool
+        Whether for problems with a mask tensor, softcap, ALiBi or sinks, for which it is compiled apart.
     """
     start = time.perf_counter()
     x = np.ones((1, 1, 1, 1), np.float32)
-    problem = read_problem(x, x, x, mask="full", window=None, scale=1.0, options={})
+    options: VariantOptions = {"sinks": [0.0]} if variant else {}
+    problem = read_problem(x, x, x, mask="full", window=None, scale=1.0, options=options)
     run_kernel(problem, tile=Tile(), policy=PRECISIONS[DEFAULT_PRECISION], threads=1)
     return time.perf_counter() - start
 

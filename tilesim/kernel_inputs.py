@@ -63,10 +63,15 @@ def _rounded(value: float, data: DType) -> np.float32:
 
 
 def score_variant(problem: Problem, policy: Precision) -> Any:
-    """Return what happens to scores beside scaling; factors are rounded to the data type of the policy."""
+    """Return what happens to scores beside scaling, None if nothing does.
+
+    Factors are rounded to the data type of the policy.
+    """
     from tilesim.kernels.rounding import FLOAT_KIND
     from tilesim.kernels.variant import ScoreVariant
 
+    if not has_variant(problem):
+        return None
     workload, variant = problem.workload, problem.variant
     kind, plain = _kinds()[policy.data.name], policy.name == PLAIN_POLICY
     shape = (workload.batch, workload.heads)
@@ -101,6 +106,11 @@ def _check_sinks(sinks: npt.NDArray[np.float32], policy: Precision) -> None:
         raise InputError(
             "sinks", float(sinks[infinite[0]]), f"must be at most {largest:g} with state {policy.state.name}"
         )
+
+
+def has_variant(problem: Problem) -> bool:
+    """Return whether the kernel needs its code for variants, which is compiled apart."""
+    return alters_scores(problem.workload) or problem.variant.sinks is not None
 
 
 def alters_scores(workload: Workload) -> bool:

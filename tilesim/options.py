@@ -18,9 +18,9 @@ from tilesim.errors import ConfigError
 from tilesim.input_files import NAMES, load_tensors, load_variant
 from tilesim.masks import parse_key_lengths, parse_window
 from tilesim.memory.layout import REFERENCE_LAYOUT, Layout
+from tilesim.platform import DEFAULT_PLATFORM
 from tilesim.precision import DEFAULT_PRECISION, PRECISIONS
 from tilesim.samples import load_sample, random_tensors
-from tilesim.simulate import DEFAULT_PLATFORM
 from tilesim.tensors import DEFAULT_LAYOUT, LAYOUTS, in_layout
 from tilesim.tile import Tile
 from tilesim.variant import standard_slopes

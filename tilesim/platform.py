@@ -15,6 +15,7 @@ from typing import Any
 from tilesim._checks import whole_number
 from tilesim.errors import ConfigError, InputError, UnknownNameError, did_you_mean
 
+DEFAULT_PLATFORM = "ascend910b4"
 MEMORIES = ("UB", "L1", "L0A", "L0B", "L0C", "GM")
 _CORES = ("cube", "vector")
 

@@ -14,7 +14,7 @@ from tilesim.effects import Effects, find_effects
 from tilesim.mask_tiles import MaskTiles
 from tilesim.masks import Window
 from tilesim.memory.budget import budget as plan_budget
-from tilesim.platform import Platform
+from tilesim.platform import DEFAULT_PLATFORM, Platform
 from tilesim.platform import platform as find_platform
 from tilesim.precision import DEFAULT_PRECISION, Precision
 from tilesim.precision import precision as find_precision
@@ -28,8 +28,6 @@ from tilesim.variant import VariantOptions
 
 if TYPE_CHECKING:
     from tilesim.engine import KernelRun
-
-DEFAULT_PLATFORM = "ascend910b4"
 
 Progress = Callable[[str, int, int], None]
 """Called now and then from the calling thread with a stage, the tasks done and the tasks in all."""
@@ -206,9 +204,9 @@ class _Run:
         return reference_of(self.problem)
 
     def measure(self, policy: Precision, query_rows: int) -> tuple[KernelRun, Throughput]:
-        from tilesim import engine
+        from tilesim import engine, kernel_inputs
 
-        compile_s = engine.warm_up()
+        compile_s = engine.warm_up(variant=kernel_inputs.has_variant(self.problem))
         workload, report = self.problem.workload, self.progress
         run = engine.run_kernel(
             self.problem,

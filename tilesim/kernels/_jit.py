@@ -72,11 +72,27 @@ def jit_entry(function: F) -> F:
         # Neither the package's directory nor the user's cache directory can be written: compile in memory.
         compiled: F = _njit(**_OPTIONS)(function)
         return compiled
-    cache_file: Any = getattr(getattr(dispatcher, "_cache", None), "_cache_file", None)
+    cache_file = _cache_file(dispatcher)
     if hasattr(cache_file, "_source_stamp"):
         cache_file._source_stamp = STAMP
     kernel: F = dispatcher
     return kernel
+
+
+def awaits_compilation(kernel: Any) -> bool:
+    """Return whether an entry will be compiled and then kept on disk, where nothing of it is yet."""
+    cache_file = _cache_file(kernel)
+    if not hasattr(cache_file, "_load_index") or kernel.overloads:
+        return False
+    try:
+        return not cache_file._load_index()
+    except OSError:
+        return False
+
+
+def _cache_file(kernel: Any) -> Any:
+    """Return what Numba keeps of an entry on disk, None if it keeps nothing."""
+    return getattr(getattr(kernel, "_cache", None), "_cache_file", None)
 
 
 # Without reference counts, an atomic operation for every slice: hence kernels allocate nothing.

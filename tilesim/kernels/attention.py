@@ -114,16 +114,17 @@ class Block(NamedTuple):
 @jit_apart
 def _multiply_visible(
     group: Group, scores: Any, first_row: Any, rows: Any, values: Any, place: Place, sight: Sight,
-    mask: Any, data_kind: Any,
+    variant: ScoreVariant | None, data_kind: Any,
 ) -> None:  # fmt: skip
     """Multiply probabilities with the visible values only, so that no 0 * inf or 0 * NaN arises."""
     group.partial[:] = 0.0
     for row in range(rows):
         head, position = sight.first_head + (first_row + row) // sight.seq_q, (first_row + row) % sight.seq_q
-        address = mask_row(mask, head, position)
         for column in range(group.bounds.start[row], group.bounds.stop[row]):
-            if mask.kind != NO_MASK and hides(mask, address, place.low + column, data_kind):
-                continue
+            if variant is not None and variant.mask.kind != NO_MASK:
+                address = mask_row(variant.mask, head, position)
+                if hides(variant.mask, address, place.low + column, data_kind):
+                    continue
             p = scores[row * group.stride + column]
             for d in range(group.width):
                 panel, lane = d // PANEL_COLUMNS, d % PANEL_COLUMNS
@@ -134,15 +135,17 @@ def _multiply_visible(
 
 @jit_apart
 def _alter_scores(
-    scores: Any, first_row: Any, rows: Any, group: Group, place: Place, sight: Sight, variant: ScoreVariant
-) -> None:
-    """Apply a variant to the visible scores of a group."""
-    for row in range(rows):
-        start, stop = group.bounds.start[row], group.bounds.stop[row]
-        own = scores[row * group.stride + start : row * group.stride + stop]
-        head, position = sight.first_head + (first_row + row) // sight.seq_q, (first_row + row) % sight.seq_q
-        first_key = place.low + start
-        alter_scores(own, variant, head, position, position + sight.shift - first_key, first_key)
+    scores: Any, first_row: Any, rows: Any, group: Group, low: Any, sight: Sight,
+    variant: ScoreVariant | None,
+) -> None:  # fmt: skip
+    """Apply a variant to the visible scores of a group, in the tile that begins with key `low`."""
+    if variant is not None and variant.active:
+        for row in range(first_row, first_row + rows):
+            start, stop = group.bounds.start[row - first_row], group.bounds.stop[row - first_row]
+            own = scores[(row - first_row) * group.stride + start : (row - first_row) * group.stride + stop]
+            head, position = sight.first_head + row // sight.seq_q, row % sight.seq_q
+            first_key = low + start
+            alter_scores(own, variant, head, position, position + sight.shift - first_key, first_key)
 
 
 @jit
@@ -193,7 +196,8 @@ def _softmax(
 @jit_apart
 def _group_tile(
     top: Any, first_row: Any, rows: Any, columns: Any, update: Any, block: Block, packed: Packed,
-    values_finite: Any, group: Group, place: Place, sight: Sight, numerics: Numerics, variant: ScoreVariant,
+    values_finite: Any, group: Group, place: Place, sight: Sight, numerics: Numerics,
+    variant: ScoreVariant | None,
 ) -> None:  # fmt: skip
     """Take one row group through one score tile: QK, scaling, softmax, PV, accumulation."""
     low, seq_kv = place.packed_low, place.packed_keys
@@ -209,8 +213,7 @@ def _group_tile(
     multiply_strips(group.strip, group.stride, queries, depth, keys, panel, first, last, depth)
 
     scores = group.strip[inside:]
-    if variant.active:
-        _alter_scores(scores, top + first_row, rows, group, place, sight, variant)
+    _alter_scores(scores, top + first_row, rows, group, place.low, sight, variant)
     _softmax(scores, first_row, rows, columns, update, block, group, numerics)
     if values_finite:
         values = packed.values[(low + least) * PANEL_COLUMNS :]
@@ -220,16 +223,17 @@ def _group_tile(
         )  # fmt: skip
     else:
         _multiply_visible(
-            group, scores, top + first_row, rows, packed.values, place, sight, variant.mask,
-            numerics.data_kind,
+            group, scores, top + first_row, rows, packed.values, place, sight, variant, numerics.data_kind
         )  # fmt: skip
     _accumulate(block, first_row, rows, group, update, numerics.data_kind)
 
 
 @jit
-def _takes_few_rows(rows: Any, v: Any, bounds: Bounds, mask: Any) -> Any:
+def _takes_few_rows(rows: Any, v: Any, bounds: Bounds, variant: ScoreVariant | None) -> Any:
     """Return whether a tile can be read as it lies: few rows, all of which see the same keys."""
-    if rows > MOST_ROWS or mask.kind != NO_MASK or v.shape[2] % VALUE_COLUMNS:
+    if rows > MOST_ROWS or v.shape[2] % VALUE_COLUMNS:
+        return False
+    if variant is not None and variant.mask.kind != NO_MASK:
         return False
     same = True
     for row in range(1, rows):
@@ -240,7 +244,7 @@ def _takes_few_rows(rows: Any, v: Any, bounds: Bounds, mask: Any) -> Any:
 @jit_within
 def _few_rows_tile(
     keys: Any, values: Any, top: Any, low: Any, columns: Any, block: Block, panel: Any, group: Group,
-    sight: Sight, numerics: Numerics, variant: ScoreVariant,
+    sight: Sight, numerics: Numerics, variant: ScoreVariant | None,
 ) -> None:  # fmt: skip
     """Do what `_group_tile` does, for few rows that see the same keys, from tensors that are not packed.
 
@@ -250,9 +254,7 @@ def _few_rows_tile(
     least, most = group.bounds.start[0], group.bounds.stop[0]
     seen = most - least
     multiply_keys(group.strip[least:], group.stride, block.q, rows, keys, low + least, seen, panel, kind)
-    if variant.active:
-        place = Place(low, low, columns)
-        _alter_scores(group.strip, top, rows, group, place, sight, variant)
+    _alter_scores(group.strip, top, rows, group, low, sight, variant)
     _softmax(group.strip, 0, rows, columns, update, block, group, numerics)
     multiply_values(
         group.partial, group.width, group.strip[least:], group.stride, rows, values, low + least, seen, kind
@@ -367,7 +369,7 @@ def scratch_size(kv_tile: Any, seq_kv: Any, block_rows: Any, depth: Any, head_di
 @jit_within
 def _run_tiles(
     top: Any, rows: Any, keys: Any, block: Block, packed: Packed, first_packed: Any, packed_keys: Any,
-    group: Group, kv_tile: Any, sight: Sight, numerics: Numerics, variant: ScoreVariant,
+    group: Group, kv_tile: Any, sight: Sight, numerics: Numerics, variant: ScoreVariant | None,
 ) -> None:  # fmt: skip
     """Take rows ``rows[0] ... rows[1] - 1`` of a task through the tiles of ``keys[0] ... keys[1] - 1``."""
     for low in range(keys[0], keys[1], kv_tile):
@@ -376,9 +378,7 @@ def _run_tiles(
         finite = _all_finite(packed, place.packed_low, columns)
         for first_row in range(rows[0], rows[1], GROUP_ROWS):
             count = min(GROUP_ROWS, rows[1] - first_row)
-            if see(
-                top + first_row, count, low, columns, sight, variant.mask, numerics.data_kind, group.bounds
-            ):
+            if see(top + first_row, count, low, columns, sight, variant, numerics.data_kind, group.bounds):
                 update = _has_state(block, first_row, count)
                 _group_tile(
                     top, first_row, count, columns, update, block, packed, finite, group, place, sight,
@@ -389,10 +389,10 @@ def _run_tiles(
 @jit_within
 def _run_task(
     k: Any, v: Any, kv_head: Any, top: Any, keys: Any, block: Block, packed: Packed, local: Packed,
-    group: Group, kv_tile: Any, sight: Sight, numerics: Numerics, variant: ScoreVariant,
+    group: Group, kv_tile: Any, sight: Sight, numerics: Numerics, variant: ScoreVariant | None,
 ) -> None:  # fmt: skip
     """Take the rows of one task through the tiles of ``keys[0] ... keys[1] - 1``."""
-    rows, kind, mask = block.row_max.size, numerics.data_kind, variant.mask
+    rows, kind = block.row_max.size, numerics.data_kind
     end = min(keys[1], sight.length)
     if not local.block:
         own = Packed(packed.keys[kv_head], packed.values[kv_head], packed.finite[kv_head], packed.block)
@@ -404,13 +404,13 @@ def _run_task(
     step = kv_tile if rows <= MOST_ROWS else local.block
     for low in range(keys[0], end, step):
         columns = min(step, end - low)
-        few = rows <= MOST_ROWS and see(top, rows, low, columns, sight, mask, kind, group.bounds)
-        if few and _takes_few_rows(rows, v, group.bounds, mask):
+        few = rows <= MOST_ROWS and see(top, rows, low, columns, sight, variant, kind, group.bounds)
+        if few and _takes_few_rows(rows, v, group.bounds, variant):
             _few_rows_tile(
                 k[kv_head], v[kv_head], top, low, columns, block, local.keys, group, sight, numerics, variant
             )
             continue
-        if not sees_tile(top, rows, low, columns, sight, mask, kind, group.bounds):
+        if not sees_tile(top, rows, low, columns, sight, variant, kind, group.bounds):
             continue
         part = slice(low, low + columns)
         pack_head(k[kv_head, part], v[kv_head, part], local, 0, columns, kind)
@@ -426,7 +426,7 @@ def _run_task(
 def attention_worker(
     q: Any, k: Any, v: Any, out: Any, row_max: Any, row_sum: Any, packed: Packed, local: Packed,
     tasks: Any, splits: Any, counter: Any, scratch: Any, bounds: Any, kv_tile: Any, launch: Launch,
-    numerics: Numerics, variant: ScoreVariant,
+    numerics: Numerics, variant: ScoreVariant | None,
 ) -> None:  # fmt: skip
     """Help to pack keys and values, then take tasks from the shared counter until none is left.
 
@@ -459,7 +459,8 @@ def attention_worker(
     kv_tile : int
     launch : Launch
     numerics : Numerics
-    variant : ScoreVariant
+    variant : ScoreVariant, optional
+        Without one, the kernel is compiled without the code for it.
     """
     if not local.block:
         pack_worker(k, v, packed, numerics.data_kind, counter)
@@ -484,7 +485,7 @@ def attention_worker(
             q[head, top:end], depth, width, row_max[split, head, top:end], row_sum[split, head, top:end],
             storage, numerics,
         )  # fmt: skip
-        if variant.sinks.size and split == 0:
+        if variant is not None and variant.sinks.size and split == 0:
             _begin_with_sinks(block, top, sight, variant.sinks, numerics.state_kind)
         keys = splits[split], splits[split + 1]
         _run_task(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from tilesim.kernels._jit import jit, jit_apart
-from tilesim.kernels.variant import NO_MASK, mask_row, narrow_to_mask
+from tilesim.kernels.variant import NO_MASK, ScoreVariant, mask_row, narrow_to_mask
 
 
 class Sight(NamedTuple):
@@ -74,25 +74,29 @@ class Bounds(NamedTuple):
 
 
 @jit
-def _visible(head: Any, position: Any, sight: Sight, mask: Any, low: Any, high: Any, data_kind: Any) -> Any:
+def _visible(
+    head: Any, position: Any, sight: Sight, variant: ScoreVariant | None, low: Any, high: Any, data_kind: Any
+) -> Any:
     """Return the keys that one query sees among keys low ... high - 1, counted from `low`."""
     own = position + sight.shift
     start = min(max(own - sight.left, low), high)
     stop = max(start, min(max(own + sight.right + 1, low), high))
-    if mask.kind != NO_MASK:
-        start, stop = narrow_to_mask(mask, mask_row(mask, head, position), start, stop, data_kind)
+    if variant is not None and variant.mask.kind != NO_MASK:
+        row = mask_row(variant.mask, head, position)
+        start, stop = narrow_to_mask(variant.mask, row, start, stop, data_kind)
     return start - low, stop - low
 
 
-@jit
+@jit_apart
 def see(
-    first_row: Any, rows: Any, low: Any, columns: Any, sight: Sight, mask: Any, data_kind: Any, bounds: Bounds
-) -> Any:
+    first_row: Any, rows: Any, low: Any, columns: Any, sight: Sight, variant: ScoreVariant | None,
+    data_kind: Any, bounds: Bounds,
+) -> Any:  # fmt: skip
     """Note which columns of a tile each row of the group sees; return whether any row sees one."""
     seen = False
     head, position = sight.first_head + first_row // sight.seq_q, first_row % sight.seq_q
     for row in range(rows):
-        start, stop = _visible(head, position, sight, mask, low, low + columns, data_kind)
+        start, stop = _visible(head, position, sight, variant, low, low + columns, data_kind)
         bounds.start[row], bounds.stop[row] = start, stop
         seen |= stop > start
         # Not by division, which would take as long as all the rest.
@@ -104,12 +108,13 @@ def see(
 
 @jit_apart
 def sees_tile(
-    top: Any, rows: Any, low: Any, columns: Any, sight: Sight, mask: Any, data_kind: Any, bounds: Bounds
-) -> Any:
+    top: Any, rows: Any, low: Any, columns: Any, sight: Sight, variant: ScoreVariant | None, data_kind: Any,
+    bounds: Bounds,
+) -> Any:  # fmt: skip
     """Return whether any row of a task sees a key of a tile."""
     for first_row in range(0, rows, bounds.start.size):
         count = min(bounds.start.size, rows - first_row)
-        if see(top + first_row, count, low, columns, sight, mask, data_kind, bounds):
+        if see(top + first_row, count, low, columns, sight, variant, data_kind, bounds):
             return True
     return False
 

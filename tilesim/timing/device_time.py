@@ -17,11 +17,12 @@ from tilesim.mask_tiles import MaskTiles
 from tilesim.memory.budget import expect, make_launch
 from tilesim.memory.buffers import Launch
 from tilesim.memory.layout import REFERENCE_LAYOUT, Layout
-from tilesim.platform import Platform
+from tilesim.platform import DEFAULT_PLATFORM, Platform
 from tilesim.platform import platform as find_platform
-from tilesim.precision import Precision
+from tilesim.precision import DEFAULT_PRECISION, Precision
 from tilesim.precision import precision as find_precision
 from tilesim.tile import Tile
+from tilesim.timing import ahead
 from tilesim.timing.costs import VectorCosts, rates
 from tilesim.timing.roofline import Roofline, roofline
 from tilesim.timing.schedule import CoreLoad, core_loads, schedule, tile_table
@@ -170,6 +171,12 @@ def estimate(
     return prepare(workload, tile, precision, platform, layout, shown).device_time()
 
 
+def warm_up() -> None:
+    """Compile the model, or load it from Numba's cache."""
+    workload = Workload(heads=1, seq_q=1, head_dim=16)
+    estimate(workload, Tile(), DEFAULT_PRECISION, DEFAULT_PLATFORM)
+
+
 def prepare(
     workload: Workload,
     tile: Tile,
@@ -246,6 +253,7 @@ class Timing:
         """Run tasks one by one; return the cycles and the state of the core afterwards."""
         from tilesim.kernels import pipeline
 
+        ahead.wait()
         core = _fresh_core(events)
         table = self.table[self.plan.order[first : first + tasks]]
         end = pipeline.run_core(table, self.tiles, self.kinds, self.rates, self.shape, self.ending, core)
