@@ -13,6 +13,25 @@ import numpy as np
 from configurations import parts
 
 
+def variant_of(workload, rng):
+    """Return the options of `ts.attention` that a workload's fields stand for, with tensors of its own.
+
+    A checkout compared may be older than a field: it is then without it, as its workloads are.
+    """
+    fields = {"align": "bottom-right", "key_lengths": None, "softcap": 0.0}
+    options = {name: getattr(workload, name, default) for name, default in fields.items()}
+    options = {name: value for name, value in options.items() if value != fields[name]}
+    kind = getattr(workload, "attn_mask", None)
+    if kind is not None:
+        shown = rng.random((workload.seq_q, workload.seq_kv), np.float32) < 0.9
+        options["attn_mask"] = shown if kind == "bool" else np.where(shown, np.float32(0), -np.inf)
+    if getattr(workload, "alibi", False):
+        options["alibi_slopes"] = 2.0 ** -np.linspace(1, 8, workload.heads)
+    if getattr(workload, "sinks", False):
+        options["sinks"] = rng.standard_normal(workload.heads)
+    return options
+
+
 def prepare(configuration):
     """Return a call of the kernel on random tensors that are the same for every side."""
     import tilesim as ts
@@ -27,6 +46,7 @@ def prepare(configuration):
     )
     q, k, v = (rng.standard_normal(shape, np.float32) for shape in shapes)
     options = {"mask": workload.mask, "window": workload.window, "precision": precision, "tile": tile}
+    options |= variant_of(workload, rng)
     return Path(ts.__file__).parent, lambda: ts.attention(q, k, v, **options)
 
 
