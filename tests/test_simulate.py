@@ -174,3 +174,50 @@ def test_packaged_sample_loses_little_in_half():
     assert 0 < float_.rms < 1e-6 < half.rms < 1e-3
     assert half.cosine_distance < 1e-6
     assert half.nan_count == half.overflow_count == 0
+
+
+def key_products(products, values, dtype=np.float16):
+    """Return queries, keys and values of one head whose products are those given, row by row."""
+    q = np.eye(len(products), dtype=dtype)[None, None]
+    k = np.array(products, dtype).T[None, None]
+    return q, k, np.array(values, dtype).reshape(1, 1, -1, 1)
+
+
+HALF_OVERFLOW = 65520.0
+"""Least size that half rounds to infinity."""
+
+
+@pytest.mark.parametrize(
+    ("least", "scale", "rows"),
+    [
+        (-HALF_OVERFLOW, 1e-5, 1),  # the product overflows, scaled it would count
+        (-65519.0, 1e-5, 0),
+        (-40000.0, 2.0, 1),  # the scaled score does
+        (-32000.0, 2.0, 0),
+        (HALF_OVERFLOW, -1e-5, 1),
+    ],
+)
+def test_a_score_lost_to_minus_infinity_is_reported(least, scale, rows):
+    tensors = key_products([[least, 0.0], [0.0, 0.0]], [5.0, 1.0], np.float32)
+    # A product of two halves: neither q nor k exceeds them.
+    tensors[0][..., 0, 0], tensors[1][..., 0, 0] = 256.0, least / 256.0
+    for precision in ("half-data-float-state", "half-data-half-state"):
+        result = ts.simulate(*tensors, mask="full", scale=scale, precision=precision)
+        notes = [f"{precision}: scores or running sum overflow in {rows} of 2 rows"] * min(rows, 1)
+        assert [note for note in result.warnings if precision in note] == notes
+        assert result.effects[precision].overflowed_rows == rows
+
+
+def test_rows_that_lose_all_scores_are_reported():
+    q, k, v = (np.full((1, 1, n, 64), x, np.float16) for n, x in ((1, 100.0), (4, -11.0), (4, 1.0)))
+    result = ts.simulate(q, k, v, mask="full")
+    assert "overflow in 1 of 1 rows" in " ".join(result.warnings)
+
+
+def test_hidden_scores_are_no_overflow():
+    tensors = key_products([[0.0, -1.0], [-30000.0, 0.0]], [5.0, 1.0], np.float32)
+    tensors[0][..., 0, 0], tensors[1][..., 1, 0] = 256.0, -300.0
+    result = ts.simulate(*tensors, mask="causal", scale=1e-5)
+    assert not result.warnings
+    assert result.effects["half-data-float-state"].overflowed_rows == 0
+    assert ts.simulate(*tensors, mask="full", scale=1e-5).warnings

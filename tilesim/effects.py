@@ -175,6 +175,9 @@ class _Sample:
             else:
                 self.bias = mask.astype(np.float64)
                 self.shown &= ~np.isneginf(self.bias)
+        # What a narrow type rounds to -inf hides its key there.
+        kept = True if self.bias is None else ~np.isneginf(self._narrow(self.bias))
+        self.counted = self.shown & kept
         self.slope = 0.0 if variant.alibi_slopes is None else float(variant.alibi_slopes[batch, head])
         self.distance = np.abs(rows[:, None] + workload.band.shift(workload.seq_q, length) - keys)
         self.sink = -np.inf if variant.sinks is None else float(variant.sinks[head])
@@ -263,5 +266,6 @@ class _Sample:
                 counts.underflowed_exp_max += int((update & (factor == 0.0)).sum())
                 counts.underflowed_probabilities += int(((exact > 0.0) & (probabilities == 0.0)).sum())
         if counts is not None:
-            counts.overflowed_rows += int((~(np.isfinite(total) & (maximum < np.inf))).sum())
+            lost = (np.isneginf(scores[:, low:high]) & self.counted[:, low:high]).any(axis=1)
+            counts.overflowed_rows += int((lost | ~(np.isfinite(total) & (maximum < np.inf))).sum())
         return maximum, total, accumulator

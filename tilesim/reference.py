@@ -14,11 +14,12 @@ the keys that one of its rows sees, so memory stays O(seq * head_dim) and never 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Literal, Unpack, overload
+from typing import Any, Literal, NamedTuple, Unpack, overload
 
 import numpy as np
 import numpy.typing as npt
 
+from tilesim.dtypes import HALF
 from tilesim.masks import Band, Window
 from tilesim.problem import Problem, read_problem
 from tilesim.tensors import DEFAULT_LAYOUT, in_layout
@@ -125,17 +126,35 @@ def attention_reference(
     array([1. , 1.5, 2. ])
     """
     problem = read_problem(q, k, v, mask=mask, window=window, scale=scale, layout=layout, options=options)
-    output, lse = reference_of(problem)
-    output = in_layout(output, layout)
-    return (output, lse) if return_lse else output
+    exact = reference_of(problem)
+    output = in_layout(exact.output, layout)
+    return (output, exact.lse) if return_lse else output
 
 
-def reference_of(problem: Problem) -> tuple[Float64, Float64]:
-    """Return output (batch, heads, seq_q, head_dim_v) and log-sum-exp of a checked problem."""
+class Reference(NamedTuple):
+    """What the reference finds of a checked problem.
+
+    Attributes
+    ----------
+    output : float64 array (batch, heads, seq_q, head_dim_v)
+    lse : float64 array (batch, heads, seq_q)
+    products : float64 array (2, batch, heads, seq_q)
+        Least and greatest finite product q . k of each row with a key that it sees; 0 in heads where all of
+        them, scaled or not, are within the range of half.
+    """
+
+    output: Float64
+    lse: Float64
+    products: Float64
+
+
+def reference_of(problem: Problem) -> Reference:
+    """Return output, log-sum-exp and extreme products of a checked problem."""
     tensors, workload, variant = problem.tensors, problem.workload, problem.variant
     rows_shape = (workload.batch, workload.heads, workload.seq_q)
     output = np.empty((*rows_shape, workload.head_dim_v))
     lse = np.empty(rows_shape)
+    products = np.zeros((2, *rows_shape))
     group = workload.heads // workload.kv_heads
     for batch, kv_head in np.ndindex(workload.batch, workload.kv_heads):
         length = workload.lengths[batch]
@@ -153,8 +172,8 @@ def reference_of(problem: Problem) -> tuple[Float64, Float64]:
                 mask=None if variant.attn_mask is None else variant.attn_mask[batch, head],
                 sink=-np.inf if variant.sinks is None else variant.sinks[head],
             )
-            one.attend(output[batch, head], lse[batch, head])
-    return output, lse
+            one.attend(output[batch, head], lse[batch, head], products[:, batch, head])
+    return Reference(output, lse, products)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -180,9 +199,10 @@ class _Head:
     sink: float
     mask: npt.NDArray[Any] | None
 
-    def attend(self, output: Float64, lse: Float64) -> None:
-        """Fill output (seq_q, head_dim_v) and lse (seq_q,), block by block of query rows."""
+    def attend(self, output: Float64, lse: Float64, products: Float64) -> None:
+        """Fill output (seq_q, head_dim_v), lse (seq_q,) and products (2, seq_q), block by block of rows."""
         seq_q, length = len(self.q), len(self.k)
+        beyond = not self._largest_product() * max(1.0, abs(self.scale)) <= HALF.max_value
         block_rows = max(1, min(_BLOCK_ROWS, _BLOCK_SCORES // max(1, length)))
         for first_row in range(0, seq_q, block_rows):
             rows = slice(first_row, min(first_row + block_rows, seq_q))
@@ -192,7 +212,22 @@ class _Head:
             with np.errstate(invalid="ignore", over="ignore", under="ignore", divide="ignore"):
                 scores = self._scores(rows, seen)
                 hidden = self._hide(scores, rows, seen, starts, stops)
+                if beyond:
+                    products[:, rows] = self._extremes(rows, seen, hidden)
                 output[rows], lse[rows] = self._softmax(scores, hidden, self.v[seen])
+
+    def _largest_product(self) -> float:
+        """Return a bound of the size of all products q . k; NaN or infinite if numbers are."""
+        with np.errstate(invalid="ignore", over="ignore"):
+            longest = [np.sqrt(np.einsum("rd,rd->r", x, x).max(initial=0.0)) for x in (self.q, self.k)]
+            return float(longest[0] * longest[1])
+
+    def _extremes(self, rows: slice, seen: slice, hidden: Hidden) -> Float64:
+        """Return the least and greatest finite product of each row with a key that it sees, 0 if none is."""
+        products = self.q[rows] @ self.k[seen].T
+        counted = np.isfinite(products) if hidden is None else np.isfinite(products) & ~hidden
+        products[~counted] = 0.0
+        return np.stack([products.min(axis=1, initial=0.0), products.max(axis=1, initial=0.0)])
 
     def _scores(self, rows: slice, seen: slice) -> Float64:
         """Return the scores of a block of rows with a range of keys, the mask aside."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
+import numpy.typing as npt
 
 from tilesim.attention import cast_like
 from tilesim.compare import ErrorStats, error_stats
@@ -19,9 +20,9 @@ from tilesim.platform import platform as find_platform
 from tilesim.precision import DEFAULT_PRECISION, Precision
 from tilesim.precision import precision as find_precision
 from tilesim.problem import Problem, read_problem
-from tilesim.reference import Float64, reference_of
+from tilesim.reference import Reference, reference_of
 from tilesim.result import SimulationResult, Throughput
-from tilesim.tensors import DEFAULT_LAYOUT, check_threads, in_layout
+from tilesim.tensors import DEFAULT_LAYOUT, check_threads, in_layout, to_data_type
 from tilesim.tile import Tile, TileCounts
 from tilesim.timing import estimate
 from tilesim.variant import VariantOptions
@@ -107,14 +108,14 @@ def simulate(
 
     shown = MaskTiles(problem, policies[0], wanted) if workload.attn_mask else None
     run = _Run(problem=problem, tile=wanted, shown=shown, threads=threads, progress=progress)
-    reference, reference_lse = run.reference()
+    reference = run.reference()
     effects = _effects(problem, wanted, policies)
     outputs, throughput, notes = [], None, list(tensors.notes(policies[0].data))
     errors: dict[str, ErrorStats] = {}
     for policy in policies:
         kernel_run, speed = run.measure(policy, budget.tile.query_rows or 1)
-        errors[policy.name] = error_stats(kernel_run.output, reference)
-        notes += _overflow_notes(policy, kernel_run, errors[policy.name], reference_lse)
+        errors[policy.name] = error_stats(kernel_run.output, reference.output)
+        notes += _overflow_notes(problem, policy, kernel_run, errors[policy.name], reference)
         if throughput is None:
             throughput = speed
             outputs = [in_layout(cast_like(kernel_run.output, tensors.q), layout), kernel_run.lse]
@@ -157,17 +158,32 @@ def _with_effects(errors: dict[str, ErrorStats], effects: dict[str, Effects]) ->
     }
 
 
-def _overflow_notes(policy: Precision, run: KernelRun, stats: ErrorStats, lse: Float64) -> list[str]:
+def _overflow_notes(
+    problem: Problem, policy: Precision, run: KernelRun, stats: ErrorStats, reference: Reference
+) -> list[str]:
     """Return what overflows under a policy though the reference is finite, a line each."""
     notes = []
-    infinite = np.isnan(run.row_max) | np.isposinf(run.row_max) | ~np.isfinite(run.row_sum)
-    rows = int((infinite & np.isfinite(lse)).sum())
+    infinite = ~(np.isfinite(run.row_max) & np.isfinite(run.row_sum)) | _has_lost_score(
+        problem, policy, reference
+    )
+    rows = int((infinite & np.isfinite(reference.lse)).sum())
     if rows:
-        notes.append(f"{policy.name}: scores or running sum overflow in {rows:,} of {lse.size:,} rows")
+        notes.append(
+            f"{policy.name}: scores or running sum overflow in {rows:,} of {reference.lse.size:,} rows"
+        )
     for count, seen in ((stats.overflow_count, "infinite"), (stats.nan_count, "NaN")):
         if count:
             notes.append(f"{policy.name}: {count:,} of {stats.count:,} outputs are {seen}, not the reference")
     return notes
+
+
+def _has_lost_score(problem: Problem, policy: Precision, reference: Reference) -> npt.NDArray[np.bool_]:
+    """Return in which rows a score becomes -inf: nothing in the row's state shows that a key is lost."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        scale = to_data_type(np.array(problem.scale), policy.data).astype(np.float64)
+        products = to_data_type(reference.products, policy.data).astype(np.float64)
+        scores = to_data_type(products * scale, policy.data)
+    return np.asarray(np.isneginf(scores).any(axis=0))
 
 
 def _distinct(
@@ -198,7 +214,7 @@ class _Run:
         workload = self.problem.workload
         return workload.useful_flops if self.shown is None else workload.flops(self.shown.visible_pairs)
 
-    def reference(self) -> tuple[Float64, Float64]:
+    def reference(self) -> Reference:
         if self.progress is not None:
             self.progress("float64 reference", 0, 1)
         return reference_of(self.problem)
