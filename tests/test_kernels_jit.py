@@ -43,6 +43,30 @@ def test_an_edited_helper_in_another_module_is_not_stale(tmp_path):
     assert run(root, cache) == 1
 
 
+@pytest.mark.parametrize("suffix", [".nbi", ".nbc"])
+@pytest.mark.parametrize("left_bytes", [0, 100])
+def test_a_damaged_cache_is_compiled_anew_and_mended(tmp_path, suffix, left_bytes):
+    root = Path(tilesim.__file__).parent.parent
+    assert run(root, tmp_path) == 0
+    (file,) = tmp_path.rglob(f"*{suffix}")
+    os.truncate(file, left_bytes)
+    assert run(root, tmp_path) == 0
+    assert run(root, tmp_path) == 1
+
+
+@pytest.mark.parametrize("most_bytes", [0, 2000])
+def test_a_full_cache_does_no_harm(tmp_path, most_bytes):
+    full = f"import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, ({most_bytes}, {most_bytes}))\n"
+    root = Path(tilesim.__file__).parent.parent
+    done = subprocess.run(
+        [sys.executable, "-c", full + PROGRAM, str(root)], capture_output=True, text=True,
+        env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)},
+    )  # fmt: skip
+    assert (done.stdout.strip(), done.stderr, done.returncode) == ("0", "", 0)
+    assert run(root, tmp_path) == 0
+    assert run(root, tmp_path) == 1
+
+
 def test_kernels_compile_where_no_cache_can_be_written(tmp_path):
     root = tmp_path / "root"
     shutil.copytree(Path(tilesim.__file__).parent, root / "tilesim")

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.skipif(DISABLED, reason="nothing is compiled")
 PROGRAM = """
 import sys
 from tilesim.kernels import attention, pipeline
-from tilesim.kernels._jit import awaits_compilation
+from tilesim.kernels._cache import awaits_compilation
 from tilesim.timing import ahead, device_time
 
 ahead.os.sched_getaffinity = lambda _: range(2)

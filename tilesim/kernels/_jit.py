@@ -5,31 +5,19 @@ With NUMBA_DISABLE_JIT they run in the Python interpreter instead and give the s
 
 from __future__ import annotations
 
-import hashlib
+import contextlib
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numba
 import numba.extending
 import numpy as np
 
+from tilesim.kernels._cache import KernelCache
 from tilesim.kernels._parts import PartCompiler
 from tilesim.kernels.interpreter import interpreted
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-
-def _package_stamp() -> str:
-    digest = hashlib.sha256()
-    for file in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(file.read_bytes())
-    return digest.hexdigest()
-
-
-STAMP = _package_stamp()
-"""Digest of all kernel sources. Numba's own cache looks only at the file that defines a function, so that an
-edited helper in another module would be silently stale; with this stamp any edit of a kernel recompiles."""
 
 
 # Numba's own annotations describe the decorated function as Python sees it, not as kernels call it.
@@ -66,33 +54,12 @@ def jit_entry(function: F) -> F:
     """Compile what is called from Python: on first call, cached on disk with all of its parts."""
     if DISABLED:
         return _quiet(function)
-    try:
-        dispatcher: Any = _njit(cache=True, **_OPTIONS)(function)
-    except RuntimeError:
-        # Neither the package's directory nor the user's cache directory can be written: compile in memory.
-        compiled: F = _njit(**_OPTIONS)(function)
-        return compiled
-    cache_file = _cache_file(dispatcher)
-    if hasattr(cache_file, "_source_stamp"):
-        cache_file._source_stamp = STAMP
+    dispatcher: Any = _njit(**_OPTIONS)(function)
+    # Without a directory to keep it in, it is compiled in memory.
+    with contextlib.suppress(RuntimeError):
+        dispatcher._cache = KernelCache(function)
     kernel: F = dispatcher
     return kernel
-
-
-def awaits_compilation(kernel: Any) -> bool:
-    """Return whether an entry will be compiled and then kept on disk, where nothing of it is yet."""
-    cache_file = _cache_file(kernel)
-    if not hasattr(cache_file, "_load_index") or kernel.overloads:
-        return False
-    try:
-        return not cache_file._load_index()
-    except OSError:
-        return False
-
-
-def _cache_file(kernel: Any) -> Any:
-    """Return what Numba keeps of an entry on disk, None if it keeps nothing."""
-    return getattr(getattr(kernel, "_cache", None), "_cache_file", None)
 
 
 # Without reference counts, an atomic operation for every slice: hence kernels allocate nothing.

@@ -37,7 +37,7 @@ def wait() -> None:
 
 
 def _pays() -> bool:
-    from tilesim.kernels._jit import awaits_compilation
+    from tilesim.kernels._cache import awaits_compilation
     from tilesim.kernels.attention import attention_worker
     from tilesim.kernels.pipeline import run_core
 
