@@ -124,3 +124,14 @@ def test_threading_layers_are_never_asked_for(tmp_path):
     for layer in ("tbb", "bogus"):
         done = run_cli(["run", "--input", "good.npz", "--quiet"], tmp_path, NUMBA_THREADING_LAYER=layer)
         assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("threads", ["0", "-1", " 0"])
+@pytest.mark.parametrize("command", ["run", "estimate"])
+def test_a_number_of_threads_that_numba_cannot_be_imported_with(command, threads):
+    done = subprocess.run(
+        [sys.executable, "-m", "tilesim", command, "--quiet"], capture_output=True, text=True,
+        env={**os.environ, "NUMBA_NUM_THREADS": threads},
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr == f"tilesim: NUMBA_NUM_THREADS: got {threads.strip()!r}; must be an integer >= 1\n"

@@ -1,8 +1,9 @@
-"""Checks of single configuration values, shared by the configuration types."""
+"""Checks of single configuration values, shared by all that takes some."""
 
 from __future__ import annotations
 
 import operator
+import os
 from collections.abc import Iterable
 from typing import Any
 
@@ -48,3 +49,16 @@ def one_of(where: str, value: Any, allowed: Iterable[str]) -> str:
         hint = did_you_mean(value, names) if isinstance(value, str) else ""
         raise UnknownNameError(where, value, rule, "" if hint.startswith("known") else hint)
     return value
+
+
+def check_numba_threads() -> None:
+    """Refuse a setting with which Numba cannot be imported: it would say so with a bare ValueError.
+
+    Raises
+    ------
+    ConfigError
+        If the environment variable NUMBA_NUM_THREADS is below 1.
+    """
+    threads = os.environ.get("NUMBA_NUM_THREADS", "1").strip()
+    if threads.lstrip("-").isdecimal() and int(threads) < 1:
+        raise ConfigError("NUMBA_NUM_THREADS", threads, "must be an integer >= 1")
