@@ -63,11 +63,13 @@ def jit_entry(function: F) -> F:
 
 
 # Without reference counts, an atomic operation for every slice: hence kernels allocate nothing.
-_OPTIONS = {"nogil": True, "error_model": "numpy", "fastmath": False, "_nrt": False}
+_OPTIONS = {
+    "nogil": True, "error_model": "numpy", "fastmath": False, "_nrt": False, "no_cfunc_wrapper": True,
+}  # fmt: skip
 
 
 def _part_options(**more: Any) -> dict[str, Any]:
-    apart = {"pipeline_class": PartCompiler, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    apart = {"pipeline_class": PartCompiler, "no_cpython_wrapper": True}
     return {**_OPTIONS, **apart, **more}
 
 
