@@ -126,7 +126,7 @@ def test_threading_layers_are_never_asked_for(tmp_path):
         assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("threads", ["0", "-1", " 0"])
+@pytest.mark.parametrize("threads", ["0", "-1", " 0", "+0", "0_0"])
 @pytest.mark.parametrize("command", ["run", "estimate"])
 def test_a_number_of_threads_that_numba_cannot_be_imported_with(command, threads):
     done = subprocess.run(

@@ -221,3 +221,46 @@ def test_hidden_scores_are_no_overflow():
     assert not result.warnings
     assert result.effects["half-data-float-state"].overflowed_rows == 0
     assert ts.simulate(*tensors, mask="full", scale=1e-5).warnings
+
+
+def two_keys(query, keys, **options):
+    q, k = np.full((1, 1, 1, 1), query), np.array(keys, float).reshape(1, 1, 2, 1)
+    return ts.simulate(q, k, np.array([1.0, 2.0]).reshape(1, 1, 2, 1), scale=1.0, compare=(), **options)
+
+
+@pytest.mark.parametrize(
+    ("first_score", "options", "rows"),
+    [
+        (-60000.0, {"mask": np.array([[-30000.0, 0.0]])}, 1),  # only the sum overflows
+        (-30000.0, {"mask": np.array([[-30000.0, 0.0]])}, 0),
+        (
+            -100000.0,
+            {"mask": np.array([[-1e6, 0.0]])},
+            0,
+        ),  # the key is hidden, by what half makes of the mask
+        (-100000.0, {"mask": "full", "softcap": 5.0}, 0),  # -5 all the same
+        (-1000.0, {"mask": "full", "alibi_slopes": [65000.0]}, 1),
+        (-100.0, {"mask": "full", "alibi_slopes": [60000.0]}, 0),
+    ],
+)
+def test_overflow_behind_the_product(first_score, options, rows):
+    result = two_keys(256.0, [first_score / 256.0, 0.0], **options)
+    assert len(result.warnings) == rows
+    assert result.effects["half-data-float-state"].overflowed_rows == rows
+
+
+def test_a_scale_that_is_infinite_in_half_loses_scores():
+    one, k = np.ones((1, 1, 1, 1)), np.full((1, 1, 2, 1), -1e-4)
+    (note,) = ts.simulate(one, k, k + 1, mask="full", scale=70000.0, sinks=[0.0], compare=()).warnings
+    assert "overflow in 1 of 1 rows" in note
+
+
+def test_float_scales_its_queries_so_that_no_product_overflows():
+    one, k = np.full((1, 1, 1, 1), 1e20), np.full((1, 1, 2, 1), -1e19)
+    assert not ts.simulate(one, k, k, mask="full", scale=1e-38, precision="float", compare=()).warnings
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_mask_that_half_rounds_to_infinity_warns_of_nothing():
+    x, mask = np.ones((1, 1, 2, 16), np.float32), np.where(np.tri(2, dtype=bool), 0, -1e9)
+    assert not ts.simulate(x, x, x, mask=mask, compare=("half-data-half-state",)).warnings

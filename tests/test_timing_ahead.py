@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from tilesim.kernels._jit import DISABLED
+from tilesim.timing import ahead
 
 pytestmark = pytest.mark.skipif(DISABLED, reason="nothing is compiled")
 
@@ -48,3 +49,26 @@ def test_what_the_other_process_compiled_is_loaded(tmp_path):
 def test_without_another_python_the_model_is_compiled_here(tmp_path, executable):
     started = int(executable == "/bin/false")
     assert run(executable, tmp_path) == f"[[True, True], [True, True]] {started} 0 0"
+
+
+def test_the_other_process_imports_from_where_this_one_does(tmp_path, monkeypatch):
+    (tmp_path / "queue.py").write_text("raise SystemExit('imported from the working directory')")
+    monkeypatch.chdir(tmp_path)
+    started = []
+    monkeypatch.setattr(ahead, "_PROGRAM", "import sys; sys.path[:] = {path!r}; import queue; queue.Queue()")
+    monkeypatch.setattr(ahead, "_pays", lambda: True)
+    monkeypatch.setattr(sys, "path", [folder for folder in sys.path if folder])
+    with ahead.compiled_ahead():
+        started += ahead._children
+        ahead.wait()
+    assert [child.returncode for child in started] == [0]
+
+
+def test_a_process_that_never_ends_is_given_up(monkeypatch):
+    monkeypatch.setattr(ahead, "_PROGRAM", "import time; time.sleep(600)")
+    monkeypatch.setattr(ahead, "_pays", lambda: True)
+    monkeypatch.setattr(ahead, "PATIENCE_S", 0.1)
+    with ahead.compiled_ahead():
+        (child,) = ahead._children
+        ahead.wait()
+    assert child.returncode != 0

@@ -60,5 +60,9 @@ def check_numba_threads() -> None:
         If the environment variable NUMBA_NUM_THREADS is below 1.
     """
     threads = os.environ.get("NUMBA_NUM_THREADS", "1").strip()
-    if threads.lstrip("-").isdecimal() and int(threads) < 1:
+    try:
+        number = int(threads)
+    except ValueError:  # what is no number at all Numba passes over
+        return
+    if number < 1:
         raise ConfigError("NUMBA_NUM_THREADS", threads, "must be an integer >= 1")

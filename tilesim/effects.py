@@ -176,8 +176,10 @@ class _Sample:
                 self.bias = mask.astype(np.float64)
                 self.shown &= ~np.isneginf(self.bias)
         # What a narrow type rounds to -inf hides its key there.
-        kept = True if self.bias is None else ~np.isneginf(self._narrow(self.bias))
-        self.counted = self.shown & kept
+        self.counted = self.shown
+        if self.bias is not None:
+            with np.errstate(over="ignore"):
+                self.counted = self.shown & ~np.isneginf(self._narrow(self.bias))
         self.slope = 0.0 if variant.alibi_slopes is None else float(variant.alibi_slopes[batch, head])
         self.distance = np.abs(rows[:, None] + workload.band.shift(workload.seq_q, length) - keys)
         self.sink = -np.inf if variant.sinks is None else float(variant.sinks[head])

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from tilesim.dtypes import HALF
 from tilesim.masks import Band, Window
 from tilesim.problem import Problem, read_problem
-from tilesim.tensors import DEFAULT_LAYOUT, in_layout
+from tilesim.tensors import DEFAULT_LAYOUT, in_layout, to_data_type
 from tilesim.variant import VariantOptions
 
 Float64 = npt.NDArray[np.float64]
@@ -138,14 +138,15 @@ class Reference(NamedTuple):
     ----------
     output : float64 array (batch, heads, seq_q, head_dim_v)
     lse : float64 array (batch, heads, seq_q)
-    products : float64 array (2, batch, heads, seq_q)
-        Least and greatest finite product q . k of each row with a key that it sees; 0 in heads where all of
-        them, scaled or not, are within the range of half.
+    extremes : float64 array (3, batch, heads, seq_q)
+        Least and greatest product q . k of each row with a key that it sees, and the least score that comes
+        of one; finite ones only, and 0 if none is beyond. Keys that an additive mask hides once rounded to
+        half do not count. 0 in heads where all are within the range of half.
     """
 
     output: Float64
     lse: Float64
-    products: Float64
+    extremes: Float64
 
 
 def reference_of(problem: Problem) -> Reference:
@@ -154,7 +155,7 @@ def reference_of(problem: Problem) -> Reference:
     rows_shape = (workload.batch, workload.heads, workload.seq_q)
     output = np.empty((*rows_shape, workload.head_dim_v))
     lse = np.empty(rows_shape)
-    products = np.zeros((2, *rows_shape))
+    extremes = np.zeros((3, *rows_shape))
     group = workload.heads // workload.kv_heads
     for batch, kv_head in np.ndindex(workload.batch, workload.kv_heads):
         length = workload.lengths[batch]
@@ -172,8 +173,8 @@ def reference_of(problem: Problem) -> Reference:
                 mask=None if variant.attn_mask is None else variant.attn_mask[batch, head],
                 sink=-np.inf if variant.sinks is None else variant.sinks[head],
             )
-            one.attend(output[batch, head], lse[batch, head], products[:, batch, head])
-    return Reference(output, lse, products)
+            one.attend(output[batch, head], lse[batch, head], extremes[:, batch, head])
+    return Reference(output, lse, extremes)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -199,10 +200,10 @@ class _Head:
     sink: float
     mask: npt.NDArray[Any] | None
 
-    def attend(self, output: Float64, lse: Float64, products: Float64) -> None:
-        """Fill output (seq_q, head_dim_v), lse (seq_q,) and products (2, seq_q), block by block of rows."""
+    def attend(self, output: Float64, lse: Float64, extremes: Float64) -> None:
+        """Fill output (seq_q, head_dim_v), lse (seq_q,) and extremes (3, seq_q), block by block of rows."""
         seq_q, length = len(self.q), len(self.k)
-        beyond = not self._largest_product() * max(1.0, abs(self.scale)) <= HALF.max_value
+        beyond = self._may_exceed_half()
         block_rows = max(1, min(_BLOCK_ROWS, _BLOCK_SCORES // max(1, length)))
         for first_row in range(0, seq_q, block_rows):
             rows = slice(first_row, min(first_row + block_rows, seq_q))
@@ -213,21 +214,31 @@ class _Head:
                 scores = self._scores(rows, seen)
                 hidden = self._hide(scores, rows, seen, starts, stops)
                 if beyond:
-                    products[:, rows] = self._extremes(rows, seen, hidden)
+                    extremes[:, rows] = self._extremes(scores, rows, seen, hidden)
                 output[rows], lse[rows] = self._softmax(scores, hidden, self.v[seen])
 
-    def _largest_product(self) -> float:
-        """Return a bound of the size of all products q . k; NaN or infinite if numbers are."""
+    def _may_exceed_half(self) -> bool:
+        """Return whether the scale, or a bound of all products and scores, is beyond the range of half."""
+        if self.mask is not None and self.mask.dtype != np.bool_:
+            return True
         with np.errstate(invalid="ignore", over="ignore"):
             longest = [np.sqrt(np.einsum("rd,rd->r", x, x).max(initial=0.0)) for x in (self.q, self.k)]
-            return float(longest[0] * longest[1])
+            product = longest[0] * longest[1]
+            farthest = abs(self.slope) * (len(self.q) + len(self.k))
+            bound = max(product, product * abs(self.scale) + farthest, abs(self.scale))
+        return not bound <= HALF.max_value
 
-    def _extremes(self, rows: slice, seen: slice, hidden: Hidden) -> Float64:
-        """Return the least and greatest finite product of each row with a key that it sees, 0 if none is."""
+    def _extremes(self, scores: Float64, rows: slice, seen: slice, hidden: Hidden) -> Float64:
+        """Return the extremes of a block of rows, see `Reference`, whose scores are given."""
         products = self.q[rows] @ self.k[seen].T
-        counted = np.isfinite(products) if hidden is None else np.isfinite(products) & ~hidden
+        counted = np.isfinite(products) & np.isfinite(scores)
+        if hidden is not None:
+            counted &= ~hidden
+        if self.mask is not None and self.mask.dtype != np.bool_:
+            counted &= ~np.isneginf(to_data_type(self.mask[rows, seen], HALF))
         products[~counted] = 0.0
-        return np.stack([products.min(axis=1, initial=0.0), products.max(axis=1, initial=0.0)])
+        least_score = np.where(counted, scores, 0.0).min(axis=1, initial=0.0)
+        return np.stack([products.min(axis=1, initial=0.0), products.max(axis=1, initial=0.0), least_score])
 
     def _scores(self, rows: slice, seen: slice) -> Float64:
         """Return the scores of a block of rows with a range of keys, the mask aside."""

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from tilesim.attention import cast_like
 from tilesim.compare import ErrorStats, error_stats
 from tilesim.effects import Effects, find_effects
+from tilesim.kernel_inputs import PLAIN_POLICY
 from tilesim.mask_tiles import MaskTiles
 from tilesim.masks import Window
 from tilesim.memory.budget import budget as plan_budget
@@ -180,10 +181,14 @@ def _overflow_notes(
 def _has_lost_score(problem: Problem, policy: Precision, reference: Reference) -> npt.NDArray[np.bool_]:
     """Return in which rows a score becomes -inf: nothing in the row's state shows that a key is lost."""
     with np.errstate(over="ignore", invalid="ignore"):
-        scale = to_data_type(np.array(problem.scale), policy.data).astype(np.float64)
-        products = to_data_type(reference.products, policy.data).astype(np.float64)
-        scores = to_data_type(products * scale, policy.data)
-    return np.asarray(np.isneginf(scores).any(axis=0))
+        products, scale, least = reference.extremes[:2], np.array(problem.scale), reference.extremes[2]
+        if policy.name != PLAIN_POLICY:
+            products, scale = (to_data_type(x, policy.data).astype(np.float64) for x in (products, scale))
+        lost = np.isneginf(to_data_type(products * scale, policy.data)).any(axis=0)
+        if problem.workload.softcap:
+            # A cap makes any score finite again.
+            lost = np.zeros_like(lost)
+        return np.asarray(lost | np.isneginf(to_data_type(least, policy.data)))
 
 
 def _distinct(

@@ -49,7 +49,7 @@ class KernelCache(FunctionCache):
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Keep compiled code, unless that fails, as on a full disk: it is there to be called all the same."""
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(Exception):  # reads the index, too
             super().save_overload(sig, data)
 
     def is_empty(self) -> bool:

@@ -12,7 +12,9 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-_PROGRAM = "from tilesim.timing.device_time import warm_up; warm_up()"
+_PROGRAM = "import sys; sys.path[:] = {path!r}; from tilesim.timing.device_time import warm_up; warm_up()"
+PATIENCE_S = 60.0
+"""Many times what compiling the model takes: then something is wrong over there."""
 _children: list[subprocess.Popen[bytes]] = []
 
 
@@ -31,9 +33,10 @@ def compiled_ahead() -> Iterator[None]:
 
 
 def wait() -> None:
-    """Wait until no other process compiles the model."""
+    """Wait until no other process compiles the model, or for as long as that may take."""
     while _children:
-        _children.pop().wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            _children.pop().wait(PATIENCE_S)
 
 
 def _pays() -> bool:
@@ -50,9 +53,10 @@ def _start() -> subprocess.Popen[bytes] | None:
     if not sys.executable or getattr(sys, "frozen", False):
         return None
     nothing = subprocess.DEVNULL
+    # What this process imports from, and nothing else: by itself -c would look into the working directory.
+    flags = ["-I", "-B"] if sys.dont_write_bytecode else ["-I"]
+    command = [sys.executable, *flags, "-c", _PROGRAM.format(path=sys.path)]
     try:
-        return subprocess.Popen(
-            [sys.executable, "-c", _PROGRAM], stdin=nothing, stdout=nothing, stderr=nothing
-        )
+        return subprocess.Popen(command, stdin=nothing, stdout=nothing, stderr=nothing)
     except OSError:
         return None
