@@ -176,11 +176,11 @@ def test_packaged_sample_loses_little_in_half():
     assert half.nan_count == half.overflow_count == 0
 
 
-def key_products(products, values, dtype=np.float16):
+def key_products(products, values):
     """Return queries, keys and values of one head whose products are those given, row by row."""
-    q = np.eye(len(products), dtype=dtype)[None, None]
-    k = np.array(products, dtype).T[None, None]
-    return q, k, np.array(values, dtype).reshape(1, 1, -1, 1)
+    q = np.eye(len(products), dtype=np.float32)[None, None]
+    k = np.array(products, np.float32).T[None, None]
+    return q, k, np.array(values, np.float32).reshape(1, 1, -1, 1)
 
 
 HALF_OVERFLOW = 65520.0
@@ -198,7 +198,7 @@ HALF_OVERFLOW = 65520.0
     ],
 )
 def test_a_score_lost_to_minus_infinity_is_reported(least, scale, rows):
-    tensors = key_products([[least, 0.0], [0.0, 0.0]], [5.0, 1.0], np.float32)
+    tensors = key_products([[least, 0.0], [0.0, 0.0]], [5.0, 1.0])
     # A product of two halves: neither q nor k exceeds them.
     tensors[0][..., 0, 0], tensors[1][..., 0, 0] = 256.0, least / 256.0
     for precision in ("half-data-float-state", "half-data-half-state"):
@@ -215,7 +215,7 @@ def test_rows_that_lose_all_scores_are_reported():
 
 
 def test_hidden_scores_are_no_overflow():
-    tensors = key_products([[0.0, -1.0], [-30000.0, 0.0]], [5.0, 1.0], np.float32)
+    tensors = key_products([[0.0, -1.0], [-30000.0, 0.0]], [5.0, 1.0])
     tensors[0][..., 0, 0], tensors[1][..., 1, 0] = 256.0, -300.0
     result = ts.simulate(*tensors, mask="causal", scale=1e-5)
     assert not result.warnings

@@ -14,6 +14,8 @@ from typing import Any
 from tilesim._checks import is_whole_number, whole_number
 from tilesim.errors import ConfigError, InputError, UnknownNameError, did_you_mean
 from tilesim.masks import parse_window
+from tilesim.platform import DEFAULT_PLATFORM
+from tilesim.precision import DEFAULT_PRECISION
 from tilesim.workload import check_softcap
 
 AXES = (
@@ -25,8 +27,8 @@ DEFAULTS: Mapping[str, tuple[Any, ...]] = {
     "batch": (1,), "heads": (32,), "kv_heads": (None,), "seq_q": (1024,), "seq_kv": (None,),
     "head_dim": (128,), "mask": ("causal",), "window": (None,), "align": ("bottom-right",),
     "softcap": (0.0,), "alibi": (False,), "sinks": (False,), "softmax_rows": (8,), "kv_tile": (512,),
-    "query_rows": (None,), "slots": (2,), "kv_splits": (1,), "precision": ("half-data-float-state",),
-    "platform": ("ascend910b4",),
+    "query_rows": (None,), "slots": (2,), "kv_splits": (1,), "precision": (DEFAULT_PRECISION,),
+    "platform": (DEFAULT_PLATFORM,),
 }  # fmt: skip
 TEXTS = ("mask", "window", "align", "precision", "platform")
 FLAGS = ("alibi", "sinks")

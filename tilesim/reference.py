@@ -211,15 +211,21 @@ class _Head:
             # Row ranges move to the right with the row, so the block sees what lies between its outer bounds.
             seen = slice(int(starts.min()), int(stops.max()))
             with np.errstate(invalid="ignore", over="ignore", under="ignore", divide="ignore"):
-                scores = self._scores(rows, seen)
+                products = self.q[rows] @ self.k[seen].T
+                scores = self._scores(products.copy() if beyond else products, rows, seen)
                 hidden = self._hide(scores, rows, seen, starts, stops)
                 if beyond:
-                    extremes[:, rows] = self._extremes(scores, rows, seen, hidden)
+                    extremes[:, rows] = self._extremes(products, scores, rows, seen, hidden)
                 output[rows], lse[rows] = self._softmax(scores, hidden, self.v[seen])
+
+    @property
+    def _additive(self) -> npt.NDArray[Any] | None:
+        """The mask, if its numbers are added to the scores."""
+        return None if self.mask is None or self.mask.dtype == np.bool_ else self.mask
 
     def _may_exceed_half(self) -> bool:
         """Return whether the scale, or a bound of all products and scores, is beyond the range of half."""
-        if self.mask is not None and self.mask.dtype != np.bool_:
+        if self._additive is not None:
             return True
         with np.errstate(invalid="ignore", over="ignore"):
             longest = [np.sqrt(np.einsum("rd,rd->r", x, x).max(initial=0.0)) for x in (self.q, self.k)]
@@ -228,21 +234,22 @@ class _Head:
             bound = max(product, product * abs(self.scale) + farthest, abs(self.scale))
         return not bound <= HALF.max_value
 
-    def _extremes(self, scores: Float64, rows: slice, seen: slice, hidden: Hidden) -> Float64:
-        """Return the extremes of a block of rows, see `Reference`, whose scores are given."""
-        products = self.q[rows] @ self.k[seen].T
+    def _extremes(
+        self, products: Float64, scores: Float64, rows: slice, seen: slice, hidden: Hidden
+    ) -> Float64:
+        """Return the extremes of a block of rows, see `Reference`, using up its products."""
         counted = np.isfinite(products) & np.isfinite(scores)
         if hidden is not None:
             counted &= ~hidden
-        if self.mask is not None and self.mask.dtype != np.bool_:
-            counted &= ~np.isneginf(to_data_type(self.mask[rows, seen], HALF))
+        if self._additive is not None:
+            counted &= ~np.isneginf(to_data_type(self._additive[rows, seen], HALF))
         products[~counted] = 0.0
         least_score = np.where(counted, scores, 0.0).min(axis=1, initial=0.0)
         return np.stack([products.min(axis=1, initial=0.0), products.max(axis=1, initial=0.0), least_score])
 
-    def _scores(self, rows: slice, seen: slice) -> Float64:
-        """Return the scores of a block of rows with a range of keys, the mask aside."""
-        scores: Float64 = self.q[rows] @ self.k[seen].T
+    def _scores(self, products: Float64, rows: slice, seen: slice) -> Float64:
+        """Return the scores of a block of rows with a range of keys, mask aside, using up its products."""
+        scores = products
         scores *= self.scale
         if self.softcap:
             scores /= self.softcap

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from tilesim.attention import cast_like
 from tilesim.compare import ErrorStats, error_stats
 from tilesim.effects import Effects, find_effects
-from tilesim.kernel_inputs import PLAIN_POLICY
+from tilesim.kernel_inputs import PLAIN_POLICY, has_variant
 from tilesim.mask_tiles import MaskTiles
 from tilesim.masks import Window
 from tilesim.memory.budget import budget as plan_budget
@@ -181,14 +181,17 @@ def _overflow_notes(
 def _has_lost_score(problem: Problem, policy: Precision, reference: Reference) -> npt.NDArray[np.bool_]:
     """Return in which rows a score becomes -inf: nothing in the row's state shows that a key is lost."""
     with np.errstate(over="ignore", invalid="ignore"):
-        products, scale, least = reference.extremes[:2], np.array(problem.scale), reference.extremes[2]
-        if policy.name != PLAIN_POLICY:
-            products, scale = (to_data_type(x, policy.data).astype(np.float64) for x in (products, scale))
-        lost = np.isneginf(to_data_type(products * scale, policy.data)).any(axis=0)
-        if problem.workload.softcap:
-            # A cap makes any score finite again.
-            lost = np.zeros_like(lost)
-        return np.asarray(lost | np.isneginf(to_data_type(least, policy.data)))
+        *products, least = reference.extremes
+        lost = np.isneginf(to_data_type(least, policy.data))
+        if not problem.workload.softcap:  # which makes any score finite again
+            scale = np.array(problem.scale)
+            if policy.name != PLAIN_POLICY:
+                *products, scale = (
+                    to_data_type(x, policy.data).astype(np.float64) for x in (*products, scale)
+                )
+            for product in products:
+                lost |= np.isneginf(to_data_type(product * scale, policy.data))
+        return lost
 
 
 def _distinct(
@@ -225,9 +228,9 @@ class _Run:
         return reference_of(self.problem)
 
     def measure(self, policy: Precision, query_rows: int) -> tuple[KernelRun, Throughput]:
-        from tilesim import engine, kernel_inputs
+        from tilesim import engine
 
-        compile_s = engine.warm_up(variant=kernel_inputs.has_variant(self.problem))
+        compile_s = engine.warm_up(variant=has_variant(self.problem))
         workload, report = self.problem.workload, self.progress
         run = engine.run_kernel(
             self.problem,

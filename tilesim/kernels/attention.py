@@ -140,11 +140,11 @@ def _alter_scores(
 ) -> None:  # fmt: skip
     """Apply a variant to the visible scores of a group, in the tile that begins with key `low`."""
     if variant is not None and variant.active:
-        for row in range(first_row, first_row + rows):
-            start, stop = group.bounds.start[row - first_row], group.bounds.stop[row - first_row]
-            own = scores[(row - first_row) * group.stride + start : (row - first_row) * group.stride + stop]
-            head, position = sight.first_head + row // sight.seq_q, row % sight.seq_q
-            first_key = low + start
+        for row in range(rows):
+            start, stop = group.bounds.start[row], group.bounds.stop[row]
+            own = scores[row * group.stride + start : row * group.stride + stop]
+            task_row, first_key = first_row + row, low + start
+            head, position = sight.first_head + task_row // sight.seq_q, task_row % sight.seq_q
             alter_scores(own, variant, head, position, position + sight.shift - first_key, first_key)
 
 
