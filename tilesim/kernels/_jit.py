@@ -14,7 +14,7 @@ import numba.extending
 import numpy as np
 
 from tilesim.kernels._cache import KernelCache
-from tilesim.kernels._parts import PartCompiler
+from tilesim.kernels._compilers import KernelCompiler, PartCompiler
 from tilesim.kernels.interpreter import interpreted
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -54,7 +54,7 @@ def jit_entry(function: F) -> F:
     """Compile what is called from Python: on first call, cached on disk with all of its parts."""
     if DISABLED:
         return _quiet(function)
-    dispatcher: Any = _njit(**_OPTIONS)(function)
+    dispatcher: Any = _njit(**_OPTIONS, pipeline_class=KernelCompiler)(function)
     # Without a directory to keep it in, it is compiled in memory.
     with contextlib.suppress(RuntimeError):
         dispatcher._cache = KernelCache(function)
