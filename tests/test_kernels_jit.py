@@ -99,3 +99,16 @@ def test_a_part_is_compiled_once_for_all_constants(keyword):
     assert entry(10) == 17
     if not DISABLED:
         assert len(less.overloads) == 1
+
+
+@pytest.mark.skipif(DISABLED, reason="nothing is compiled")
+def test_flags_that_say_the_same_find_what_was_compiled_for_each_other():
+    from tilesim.kernels._compilers import _KernelFlags
+
+    one, same, other = _KernelFlags(), _KernelFlags(), _KernelFlags()
+    one.nrt = same.nrt = False
+    other.nrt = True
+    assert one == same == one.copy()
+    assert hash(one) == hash(same)
+    assert one != other
+    assert one != _KernelFlags()

@@ -29,7 +29,7 @@ Float64 = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
 Hidden = npt.NDArray[np.bool_] | None
 
-_BLOCK_ROWS = 256  # enough for BLAS to run at full speed, few enough to skip most keys above the diagonal
+_BLOCK_ROWS = 128  # enough for BLAS to run at full speed, few enough to skip most keys above the diagonal
 _BLOCK_SCORES = 2**21  # 16 MiB of float64
 
 
