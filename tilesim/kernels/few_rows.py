@@ -20,7 +20,9 @@ _NARROW = 4 if BLOCK.lanes == 16 else 2
 VALUE_COLUMNS = BLOCK.lanes * _NARROW
 """Value columns taken at a time; head_dim_v must be a multiple of it."""
 _WIDE_COLUMNS = 2 * VALUE_COLUMNS
-KEY_BLOCK = 16 if BLOCK.lanes == 16 else 4
+_WHOLE_ROWS = BLOCK.lanes == 16
+"""Whether `_WIDE_COLUMNS`, then 128, are mostly a whole row of values: these are read in order anyway."""
+KEY_BLOCK = 16 if _WHOLE_ROWS else 4
 """Values are taken that many keys at a time, which stay in the nearest cache for all rows and columns: few
 where columns are too, since memory that is read in order answers up to twice as fast."""
 AHEAD = 2048
@@ -111,7 +113,7 @@ def multiply_values(
     sums[: rows * width] = 0.0
     for key in range(0, count, KEY_BLOCK):
         keys = min(KEY_BLOCK, count - key)
-        if KEY_BLOCK < CACHE_LINE:
+        if not _WHOLE_ROWS:
             _prefetch_values(values, first + key, keys)
         for row in range(0, rows, 2):
             for column in range(0, pitch, _WIDE_COLUMNS if wide else VALUE_COLUMNS):
