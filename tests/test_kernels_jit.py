@@ -24,11 +24,10 @@ print(sum(classify_groups.stats.cache_hits.values()))
 """
 
 
-def run(root, cache):
+def run(root, cache, more=""):
     env = {**os.environ, "NUMBA_CACHE_DIR": str(cache)}
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(root)], capture_output=True, text=True, env=env, check=True
-    )
+    command = [sys.executable, "-c", PROGRAM + more, str(root)]
+    done = subprocess.run(command, capture_output=True, text=True, env=env, check=True)
     return int(done.stdout)
 
 
@@ -41,6 +40,19 @@ def test_an_edited_helper_in_another_module_is_not_stale(tmp_path):
         file.write("# edited\n")
     assert run(root, cache) == 0
     assert run(root, cache) == 1
+
+
+@pytest.mark.skipif(DISABLED, reason="nothing is compiled")
+def test_the_compiler_wakes_when_there_is_something_to_compile_and_not_before(tmp_path):
+    root = Path(tilesim.__file__).parent.parent
+    assert run(root, tmp_path) == 0
+    more = """
+assert "numba.np.arraymath" not in sys.modules
+short = rows.astype(np.int32)
+assert classify_groups(mask, 0, short, short + 7, short, short, 8, 8, 0, kinds) == 7
+assert "numba.np.arraymath" in sys.modules
+"""
+    assert run(root, tmp_path, more) == 1
 
 
 @pytest.mark.parametrize("suffix", [".nbi", ".nbc"])

@@ -39,7 +39,9 @@ class KernelCache(FunctionCache):
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Return compiled code, None if there is none that can be used."""
         try:
-            return super().load_overload(sig, target_context)
+            # Not Numba's own `load_overload`: it first has the compiler learn all that NumPy can do, which
+            # takes longer than loading the kernels and is needed only to compile.
+            return self._load_overload(sig, target_context)
         except OSError:
             return None
         except Exception:  # whatever unpickling a damaged file ends in
