@@ -150,3 +150,13 @@ def test_progress_counts_up_to_all_tasks(rng):
     assert seen
     assert seen[-1][0] == seen[-1][1]
     assert sorted(seen) == seen
+
+
+@pytest.mark.parametrize("name", [name for name in PRECISIONS if name != "float"])
+def test_a_scale_of_minus_zero_is_not_taken_for_zero(name):
+    q, k = np.float32([[[[5.0]]]]), np.float32([[[[1.0]]]])
+    signs = []
+    for scale in (0.0, -0.0, 0.0):
+        run = run_kernel(state(q, k, k, scale=scale), tile=Tile(), policy=PRECISIONS[name])
+        signs.append(bool(np.signbit(run.row_max[0, 0, 0])))
+    assert signs == [False, True, False]

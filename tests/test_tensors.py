@@ -2,6 +2,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import tilesim as ts
 from tilesim.dtypes import FLOAT, HALF
 from tilesim.errors import InputError
 from tilesim.tensors import as_float32, as_tensor, check_scale
@@ -55,3 +56,22 @@ def test_scale():
     assert check_scale(None, 64) == 0.125
     assert check_scale(0, 64) == 0.0
     assert check_scale(np.float32(-0.5), 64) == -0.5
+
+
+def test_what_was_checked_before_lets_nothing_else_pass():
+    x = np.ones((1, 2, 4, 8), np.float32)
+    windowed = ts.attention(x, x, x, mask="window", window=1)
+    with pytest.raises(ts.ConfigError, match="window"):
+        ts.attention(x, x, x, mask="window", window=True)
+    with pytest.raises(ts.ConfigError, match="window"):
+        ts.attention(x, x, x, mask="window", window=(True, 0))
+    np.testing.assert_array_equal(ts.attention(x, x, x, mask="window", window=[1, 0]), windowed)
+    for _ in range(2):
+        with pytest.raises(ts.TilesimError, match="mask"):
+            ts.attention(x, x, x, mask=["causal"])
+        with pytest.raises(ts.InputError, match=r"k\.shape"):
+            ts.attention(x, x[:, :, :, :4], x)
+    # The same sizes mean other things in another order of axes.
+    np.testing.assert_array_equal(
+        ts.attention(x, x, x, layout="BSND"), ts.attention(*[x.swapaxes(1, 2)] * 3).swapaxes(1, 2)
+    )

@@ -11,7 +11,7 @@ from strategies import variant_problems
 from tile_model import attention_head, is_basic, narrow
 
 import tilesim as ts
-from tilesim import engine
+from tilesim import engine, plan
 from tilesim.engine import run_kernel
 from tilesim.errors import InputError
 from tilesim.kernels._jit import DISABLED
@@ -150,7 +150,8 @@ def test_the_number_of_threads_changes_no_bit(problem):
     for name in ("float", "half-data-half-state"):
         policy = ts.PRECISIONS[name]
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(engine, "SMALL_FLOPS", 0)
+            patch.setattr(plan, "SMALL_FLOPS", 0)
+            patch.setattr(engine, "plan_for", plan.plan_for.__wrapped__)
             runs = [
                 run_kernel(stated(problem), tile=problem.tile, policy=policy, threads=threads)
                 for threads in (1, 2, 5)

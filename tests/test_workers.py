@@ -77,6 +77,56 @@ def test_threads_are_used_again():
     assert _thread._count() == before
 
 
+@pytest.mark.parametrize(
+    ("brief", "total", "progress", "takes_part"),
+    [
+        (True, 8, None, True),
+        (False, 1, None, True),
+        (False, 8, None, False),
+        (True, 8, lambda done, total: None, False),
+    ],
+    ids=["brief", "one task", "long", "watched"],
+)
+def test_the_caller_takes_part_unless_it_has_to_watch(brief, total, progress, takes_part):
+    seen, everybody = [], threading.Barrier(3)
+
+    def note(counter):
+        everybody.wait(10)
+        seen.append(threading.get_ident())
+
+    workers.run_workers(3, total, progress, note, brief=brief)
+    assert len(set(seen)) == 3
+    assert (threading.get_ident() in seen) == takes_part
+
+
+def test_an_error_in_the_caller_stops_the_others_and_passes_on():
+    work, caller = Work(), threading.get_ident()
+
+    def fails_in_the_caller(counter):
+        if threading.get_ident() == caller:
+            while not work.begun:
+                time.sleep(0.001)
+            raise KeyboardInterrupt
+        work(counter)
+
+    with pytest.raises(KeyboardInterrupt):
+        workers.run_workers(2, 8, None, fails_in_the_caller, brief=True)
+    assert work.begun == work.ended == 1
+
+
+def test_an_error_beside_the_caller_passes_on():
+    caller = threading.get_ident()
+
+    def fails_elsewhere(counter):
+        if threading.get_ident() != caller:
+            raise MemoryError("no scratch")
+        while not counter[STOPPED]:
+            time.sleep(0.001)
+
+    with pytest.raises(MemoryError, match="no scratch"):
+        workers.run_workers(2, 8, None, fails_elsewhere, brief=True)
+
+
 LATE = """
 import threading, numpy as np, tilesim as ts
 x = np.random.default_rng(1).standard_normal((1, 2, 300, 32), np.float32)

@@ -128,5 +128,7 @@ def attention(
 
 def cast_like(output: npt.NDArray[np.float32], q: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return `output` in the dtype of `q`, in native byte order."""
+    if q.dtype == output.dtype:
+        return output
     with np.errstate(over="ignore", invalid="ignore"):
         return output.astype(q.dtype.newbyteorder("="), copy=False)

@@ -1,4 +1,4 @@
-"""Runs the compiled kernels: lays out storage, cuts the work into tasks, hands them to worker threads."""
+"""Runs the compiled kernels: lays out storage as planned, hands tasks to worker threads."""
 
 from __future__ import annotations
 
@@ -6,30 +6,21 @@ import dataclasses
 import time
 from typing import Any
 
+import numba
 import numpy as np
 import numpy.typing as npt
+from numba.np.ufunc import parallel
 
 from tilesim import kernel_inputs, scratch
+from tilesim.kernels import attention as kernel
+from tilesim.kernels.packing import Packed
+from tilesim.plan import PackedSize, plan_for
 from tilesim.precision import DEFAULT_PRECISION, PRECISIONS, Precision
 from tilesim.problem import Problem, read_problem
 from tilesim.tensors import as_float32
 from tilesim.tile import Tile
-from tilesim.units import align_up, ceil_div
 from tilesim.variant import VariantOptions
 from tilesim.workers import Progress, run_workers
-
-PACK_BLOCK = 256
-"""Keys packed as one task, and over which V is known to be finite or not."""
-CACHE_LINE = 16
-"""float32 elements of one cache line."""
-LOCAL_ROWS = 4096
-"""Query rows of a head up to which a worker takes all of them, and packs the keys for itself."""
-LOCAL_KEYS = 512
-"""Keys that it packs at once, if not a whole tile."""
-FOLDED_ROWS = 128
-"""Query rows, of all heads that share their keys, up to which these heads are taken as one."""
-SMALL_FLOPS = 2_000_000
-"""Below this, waking a thread costs more than it saves."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -81,36 +72,31 @@ def run_kernel(
         Worker threads; by default as many as Numba is set to use. Never changes a bit of the result.
     progress : callable, optional
     """
-    from tilesim.kernels import attention as kernel
-
-    workload = problem.workload
-    work = _Work.cut(problem, tile, policy, threads)
+    workload, tensors = problem.workload, problem.tensors
+    plan = plan_for(workload, tile, _default_threads() if threads is None else threads)
+    q = as_float32(tensors.q, policy.data).reshape(plan.q_shape)
+    k = as_float32(tensors.k, policy.data).reshape(plan.k_shape)
+    v = as_float32(tensors.v, policy.data).reshape(plan.v_shape)
     start = time.perf_counter()
-    sizes = _packed_sizes(workload.seq_kv, workload.head_dim, workload.head_dim_v)
-    shared_heads = 0 if work.local_keys else len(work.k)
-    storage = scratch.take(shared_heads * sum(sizes))
-    packed = _packed(storage, shared_heads, sizes, ceil_div(workload.seq_kv, PACK_BLOCK))
-    rows_of_heads, rows = work.q.shape[:2]
-    output = scratch.lend((len(work.splits) - 1, rows_of_heads, rows, workload.head_dim_v))
+    storage = scratch.take(plan.shared.total)
+    packed = _packed(storage, plan.shared)
+    output = scratch.lend(plan.output_shape)
     row_max, row_sum = np.empty((2, *output.shape[:3]), np.float32)
-    local_sizes = _packed_sizes(work.local_keys, workload.head_dim, workload.head_dim_v)
-    own_size = align_up(work.scratch_size(), CACHE_LINE)
-    launch = kernel_inputs.launch(workload, rows_of_heads, work.folded)
     numerics = kernel_inputs.numerics(tile, policy, problem)
     variant = kernel_inputs.score_variant(problem, policy)
 
     # The kernel has no more than the address of the mask.
     def run(counter: npt.NDArray[np.int64], _alive: Any = problem.variant.attn_mask) -> None:
-        own = scratch.take(own_size + sum(local_sizes))
-        local = _packed_block(own[own_size:], local_sizes, work.local_keys)
+        own = scratch.take(plan.scratch_size + plan.local.total)
+        local = _packed_block(own[plan.scratch_size :], plan.local)
         kernel.attention_worker(
-            work.q, work.k, work.v, output, row_max, row_sum, packed, local, work.tasks, work.splits, counter,
-            own[:own_size], np.zeros(2 * kernel.GROUP_ROWS, np.int64), work.kv_tile, launch, numerics,
-            variant,
+            q, k, v, output, row_max, row_sum, packed, local, plan.tasks, plan.splits, counter,
+            own[: plan.scratch_size], np.zeros(2 * kernel.GROUP_ROWS, np.int64), plan.kv_tile, plan.launch,
+            numerics, variant,
         )  # fmt: skip
         scratch.give_back(own)
 
-    run_workers(work.workers, len(work.tasks), progress, run)
+    run_workers(plan.workers, len(plan.tasks), progress, run, brief=plan.brief)
     scratch.give_back(storage)
     one_output, one_max, one_sum = kernel_inputs.combine_splits(output, row_max, row_sum, policy)
     wall_s = time.perf_counter() - start
@@ -120,70 +106,8 @@ def run_kernel(
         row_max=one_max.reshape(rows_shape),
         row_sum=one_sum.reshape(rows_shape),
         wall_s=wall_s,
-        threads=work.workers,
+        threads=plan.workers,
     )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class _Work:
-    """A problem as workers take it.
-
-    Attributes
-    ----------
-    q, k, v : float32 arrays (heads, rows, head_dim)
-        Rows of `folded` query heads that share their keys follow each other in `q`: one longer head.
-    local_keys : int
-        Keys that a worker packs at once, for itself; 0 if all of them are packed for all workers.
-    tasks, splits : int64 arrays
-        See `kernels.attention.attention_worker`.
-    """
-
-    q: npt.NDArray[np.float32]
-    k: npt.NDArray[np.float32]
-    v: npt.NDArray[np.float32]
-    folded: int
-    local_keys: int
-    kv_tile: int
-    splits: npt.NDArray[np.int64]
-    tasks: npt.NDArray[np.int64]
-    workers: int
-
-    @classmethod
-    def cut(cls, problem: Problem, tile: Tile, policy: Precision, threads: int | None) -> _Work:
-        from tilesim.kernels.attention import NEAR_ROWS
-
-        workload, tensors = problem.workload, problem.tensors
-        q, k, v = (_heads_together(as_float32(x, policy.data)) for x in (tensors.q, tensors.k, tensors.v))
-        seq_q, seq_kv = workload.seq_q, workload.seq_kv
-        width = workload.head_dim + workload.head_dim_v
-        workers = _worker_count(threads, 2 * len(q) * seq_q * seq_kv * width)
-        group = workload.heads // workload.kv_heads
-        # Heads that leave a worker idle at the end are better cut up.
-        balanced = len(k) >= 2 * workers and (len(k) % workers == 0 or len(k) >= 8 * workers)
-        local = seq_q * group <= LOCAL_ROWS and balanced
-        folded = group if local or seq_q * group <= FOLDED_ROWS else 1
-        q = q.reshape(len(q) // folded, folded * seq_q, workload.head_dim)
-        kv_tile = max(1, min(tile.kv_tile, seq_kv))
-        local_keys = min(kv_tile * max(1, LOCAL_KEYS // kv_tile), max(1, seq_kv)) if local else 0
-        splits = kernel_inputs.split_keys(seq_kv, kv_tile, tile.kv_splits)
-        most_rows = LOCAL_ROWS if local else NEAR_ROWS
-        cuts = len(q) * (len(splits) - 1)
-        while not local and most_rows > 8 and cuts * ceil_div(q.shape[1], most_rows) < 4 * workers:
-            most_rows //= 2
-        tasks = kernel_inputs.tasks(workload, len(q), folded, len(splits) - 1, most_rows)
-        return cls(
-            q=q, k=k, v=v, folded=folded, local_keys=local_keys, kv_tile=kv_tile, splits=splits, tasks=tasks,
-            workers=workers,
-        )  # fmt: skip
-
-    def scratch_size(self) -> int:
-        """Return the float32 elements of scratch of one worker, packed tiles aside."""
-        from tilesim.kernels.attention import scratch_size
-
-        most_rows = int(self.tasks[:, 2].max(initial=0))
-        seq_kv, depth, width = self.k.shape[1], self.k.shape[2], self.v.shape[2]
-        size: int = scratch_size(self.kv_tile, seq_kv, most_rows, depth, width)
-        return size
 
 
 def warm_up(*, variant: bool = False) -> float:
@@ -204,44 +128,25 @@ def warm_up(*, variant: bool = False) -> float:
     return time.perf_counter() - start
 
 
-def _heads_together(array: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    batch, heads, *rest = array.shape
-    return array.reshape(batch * heads, *rest)
+def _default_threads() -> int:
+    # Asking Numba would start its own threads, which are not used here, in a layer that may be absent.
+    asked: bool = parallel._is_initialized
+    wanted: int = numba.get_num_threads() if asked else numba.config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]
+    return max(1, wanted)
 
 
-def _worker_count(threads: int | None, flops: int) -> int:
-    import numba
-    from numba.np.ufunc import parallel
-
-    wanted = threads
-    if wanted is None:
-        # Asking Numba would start its own threads, which are not used here, in a layer that may be absent.
-        asked: bool = parallel._is_initialized
-        wanted = numba.get_num_threads() if asked else numba.config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]
-    return 1 if flops < SMALL_FLOPS else max(1, wanted)
-
-
-def _packed_sizes(seq_kv: int, depth: int, width: int) -> tuple[int, int]:
-    """Return the float32 elements of the packed keys and values of one head."""
-    from tilesim.kernels.vector import padded_columns
-
-    return padded_columns(seq_kv) * depth, padded_columns(width) * seq_kv
-
-
-def _packed(storage: npt.NDArray[np.float32], kv_heads: int, sizes: tuple[int, int], blocks: int) -> Any:
-    """Cut storage for the keys and values of some heads out of one array."""
-    from tilesim.kernels.packing import Packed
-
-    keys, values = (kv_heads * size for size in sizes)
+def _packed(storage: npt.NDArray[np.float32], size: PackedSize) -> Packed:
+    """Cut the room for the keys and values of some heads out of one array."""
+    keys = size.heads * size.keys
     return Packed(
-        keys=storage[:keys].reshape(kv_heads, sizes[0]),
-        values=storage[keys : keys + values].reshape(kv_heads, sizes[1]),
-        finite=np.empty((kv_heads, blocks), np.bool_),
-        block=PACK_BLOCK,
+        keys=storage[:keys].reshape(size.heads, size.keys),
+        values=storage[keys : size.total].reshape(size.heads, size.values),
+        finite=np.empty((size.heads, size.blocks), np.bool_),
+        block=size.block,
     )
 
 
-def _packed_block(storage: npt.NDArray[np.float32], sizes: tuple[int, int], block: int) -> Any:
-    """Cut storage for one block of keys of one head; a `block` of 0 says that it is not used."""
-    packed = _packed(storage, 1, sizes, 1)
-    return packed._replace(keys=packed.keys[0], values=packed.values[0], finite=packed.finite[0], block=block)
+def _packed_block(storage: npt.NDArray[np.float32], size: PackedSize) -> Packed:
+    """Cut the room for one block of keys of one head; a `block` of 0 says that it is not used."""
+    packed = _packed(storage, size)
+    return packed._replace(keys=packed.keys[0], values=packed.values[0], finite=packed.finite[0])

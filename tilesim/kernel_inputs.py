@@ -1,8 +1,9 @@
-"""What the compiled kernels take, from a checked problem: numerics, variant, tasks and splits."""
+"""What the compiled kernels take, from a checked problem: numerics, variant and splits."""
 
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from tilesim.problem import Problem
 from tilesim.softmax.tiling import is_basic_block
 from tilesim.tensors import to_data_type
 from tilesim.tile import Tile
-from tilesim.units import align_up, ceil_div
+from tilesim.units import ceil_div
 from tilesim.workload import Workload
 
 PLAIN_POLICY = "float"
@@ -27,26 +28,6 @@ def split_keys(seq_kv: int, kv_tile: int, splits: int) -> npt.NDArray[np.int64]:
     tiles = ceil_div(seq_kv, kv_tile)
     share = max(1, ceil_div(tiles, splits)) * kv_tile
     return np.array([*range(0, max(1, seq_kv), share), seq_kv], np.int64)
-
-
-@functools.lru_cache(maxsize=4)
-def launch(workload: Workload, rows_of_heads: int, folded: int) -> Any:
-    """Return what all tasks share, for rows of heads that hold `folded` query heads each."""
-    from tilesim.kernels.sight import Launch
-
-    band = workload.band
-    each = rows_of_heads // max(1, workload.batch)
-    lengths = np.repeat(np.array(workload.lengths, np.int64), each)
-    shifts = np.array([band.shift(workload.seq_q, length) for length in workload.lengths], np.int64)
-    return Launch(
-        left=band.left,
-        right=band.right,
-        shifts=np.repeat(shifts, each),
-        lengths=lengths,
-        seq_q=workload.seq_q,
-        group=folded,
-        kv_head_of=np.arange(rows_of_heads) * folded // (workload.heads // workload.kv_heads),
-    )
 
 
 @functools.cache
@@ -135,17 +116,26 @@ def _mask_tensor(mask: npt.NDArray[Any] | None, heads: int) -> Any:
 
 def numerics(tile: Tile, policy: Precision, problem: Problem) -> Any:
     """Return the rounding points; a variant that alters scores scales them itself."""
+    # 0 and -0 are the same key.
+    sign = math.copysign(1.0, problem.scale)
+    altered = alters_scores(problem.workload)
+    return _numerics(tile.softmax_rows, tile.kv_tile, policy, altered, problem.scale, sign)
+
+
+@functools.lru_cache(maxsize=16)
+def _numerics(
+    softmax_rows: int, kv_tile: int, policy: Precision, altered: bool, factor: float, _sign: float
+) -> Any:
     from tilesim.kernels import rounding, softmax
 
     kinds = _kinds()
     data_kind = kinds[policy.data.name]
-    scale = _rounded(problem.scale, policy.data)
-    score_kind = data_kind
-    basic = is_basic_block(tile.softmax_rows, tile.kv_tile, policy.data.itemsize)
+    scale, score_kind = _rounded(factor, policy.data), data_kind
+    basic = is_basic_block(softmax_rows, kv_tile, policy.data.itemsize)
     sum_form = softmax.BASIC_SUM if basic else softmax.GENERIC_SUM
     if policy.name == PLAIN_POLICY:
         sum_form = softmax.PLAIN_SUM
-    elif alters_scores(problem.workload):
+    elif altered:
         scale, score_kind = np.float32(1.0), rounding.FLOAT_KIND
     return softmax.Numerics(
         scale=scale,
@@ -155,29 +145,6 @@ def numerics(tile: Tile, policy: Precision, problem: Problem) -> Any:
         sum_form=sum_form,
         guard_empty=True,
     )
-
-
-@functools.lru_cache(maxsize=4)
-def tasks(
-    workload: Workload, rows_of_heads: int, folded: int, splits: int, most_rows: int
-) -> npt.NDArray[np.int64]:
-    """Return (row of heads, first row, rows, split) of all tasks, heaviest first so that all end together."""
-    seq_q, seq_kv, band = workload.seq_q, workload.seq_kv, workload.band
-    count = folded * seq_q
-    rows = min(most_rows, align_up(max(1, count), 8))
-    tops = np.arange(0, count, rows, dtype=np.int64)
-    counts = np.minimum(rows, count - tops)
-    order = np.arange(len(tops))
-    if folded == 1:
-        first, _ = band.key_range(tops, seq_q, seq_kv)
-        _, last = band.key_range(tops + (counts - 1), seq_q, seq_kv)
-        order = np.argsort(counts * np.minimum(first - last, 0), kind="stable")
-    found = np.empty((len(tops), splits, rows_of_heads, 4), np.int64)
-    found[..., 0] = np.arange(rows_of_heads)
-    found[..., 1] = tops[order][:, None, None]
-    found[..., 2] = counts[order][:, None, None]
-    found[..., 3] = np.arange(splits)[:, None]
-    return found.reshape(-1, 4)
 
 
 def combine_splits(

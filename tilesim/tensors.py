@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from typing import Any
 
@@ -13,7 +14,7 @@ from tilesim._checks import one_of, whole_number
 from tilesim.dtypes import BFLOAT16, HALF, DType
 from tilesim.errors import DTypeError, InputError
 from tilesim.interop import BFLOAT16_DTYPE, as_array
-from tilesim.masks import Window
+from tilesim.masks import MASKS, Window, normalise_window
 from tilesim.workers import MOST_THREADS
 from tilesim.workload import Workload
 
@@ -78,17 +79,10 @@ class Tensors:
 
     def workload(self, mask: str, window: Window = None) -> Workload:
         """Return the workload of these shapes."""
-        batch, heads, seq_q, head_dim = self.q.shape
-        return Workload(
-            batch=batch,
-            heads=heads,
-            kv_heads=self.k.shape[1],
-            seq_q=seq_q,
-            seq_kv=self.k.shape[2],
-            head_dim=head_dim,
-            head_dim_v=self.v.shape[3],
-            mask=mask,
-            window=window,
+        return _workload(
+            (*self.q.shape, *self.k.shape[1:3], self.v.shape[3]),
+            one_of("mask", mask, MASKS),
+            normalise_window(window),
         )
 
     def notes(self, data: DType) -> tuple[str, ...]:
@@ -110,6 +104,22 @@ class Tensors:
         return tuple(lines)
 
 
+@functools.lru_cache(maxsize=16)
+def _workload(sizes: tuple[int, ...], mask: str, window: Window) -> Workload:
+    batch, heads, seq_q, head_dim, kv_heads, seq_kv, head_dim_v = sizes
+    return Workload(
+        batch=batch,
+        heads=heads,
+        kv_heads=kv_heads,
+        seq_q=seq_q,
+        seq_kv=seq_kv,
+        head_dim=head_dim,
+        head_dim_v=head_dim_v,
+        mask=mask,
+        window=window,
+    )
+
+
 def to_data_type(array: npt.NDArray[Any], data: DType) -> npt.NDArray[Any]:
     """Return `array` rounded once, ties to even, to the NumPy type of `data`."""
     return array.astype(_NUMPY_TYPES.get(data.name, np.dtype(np.float32)), copy=False)
@@ -120,11 +130,13 @@ def as_float32(array: npt.NDArray[Any], data: DType) -> npt.NDArray[np.float32]:
 
     float64 is rounded to a 16-bit `data` directly, since rounding twice, first to float32, can differ.
     """
-    with np.errstate(over="ignore", invalid="ignore"):
-        if data.itemsize < 4 < array.dtype.itemsize:
-            array = to_data_type(array, data)
-        # Aligned too: an array on a buffer or in a file may begin at any byte.
-        result = np.require(array, np.float32, ("C", "A")).view()
+    if array.dtype != np.float32:
+        with np.errstate(over="ignore", invalid="ignore"):
+            if data.itemsize < 4 < array.dtype.itemsize:
+                array = to_data_type(array, data)
+            array = array.astype(np.float32)
+    # An array on a buffer or in a file may begin at any byte.
+    result = np.ascontiguousarray(array if array.flags.aligned else array.copy()).view()
     result.flags.writeable = False
     return result
 
@@ -143,8 +155,15 @@ def check_tensors(q: Any, k: Any, v: Any, layout: str = DEFAULT_LAYOUT) -> Tenso
     """
     one_of("layout", layout, LAYOUTS)
     arrays = Tensors(q=as_tensor("q", q, layout), k=as_tensor("k", k, layout), v=as_tensor("v", v, layout))
-    q_shape, k_shape, v_shape = arrays.q.shape, arrays.k.shape, arrays.v.shape
-    q_seen, k_seen, v_seen = (in_layout(x, layout).shape for x in (arrays.q, arrays.k, arrays.v))
+    _check_shapes(arrays.q.shape, arrays.k.shape, arrays.v.shape, layout)
+    return arrays
+
+
+@functools.lru_cache(maxsize=16)
+def _check_shapes(
+    q_shape: tuple[int, ...], k_shape: tuple[int, ...], v_shape: tuple[int, ...], layout: str
+) -> None:
+    q_seen, k_seen, v_seen = (_shape_in_layout(shape, layout) for shape in (q_shape, k_shape, v_shape))
     rules = (
         (k_shape[:3] == v_shape[:3], "v", v_seen, f"batch, kv_heads and seq must be those of k, {k_seen}"),
         (q_shape[0] == k_shape[0], "k", k_seen, f"batch must be that of q, {q_seen}"),
@@ -165,7 +184,11 @@ def check_tensors(q: Any, k: Any, v: Any, layout: str = DEFAULT_LAYOUT) -> Tenso
     for holds, name, seen, rule in rules:
         if not holds:
             raise InputError(f"{name}.shape", seen, rule)
-    return arrays
+
+
+def _shape_in_layout(shape: tuple[int, ...], layout: str) -> tuple[int, ...]:
+    batch, heads, seq, head_dim = shape
+    return shape if layout == DEFAULT_LAYOUT else (batch, seq, heads, head_dim)
 
 
 def check_threads(threads: Any) -> int | None:

@@ -163,22 +163,24 @@ def run_workers(
     total: int,
     progress: Progress | None,
     work: Callable[[npt.NDArray[np.int64]], None],
+    *,
+    brief: bool = False,
 ) -> None:
     """Run `work` in that many threads on shared counters, `total` tasks in all, and wait for all of them.
 
-    An exception, Ctrl-C included, stops all workers after the task at hand. Unless there is just
-    one task, the calling thread only watches, so that it can be interrupted.
+    An exception, Ctrl-C included, stops all workers after the task at hand. If the work is `brief` or just
+    one task, and nobody asks for progress, the calling thread is one of the workers and an interrupt waits
+    for the end: waking a thread takes as long as a small task. Else it only watches.
     """
     from tilesim.kernels.counter import DONE_TASKS
 
     shift = _Shift(work)
     counter = shift.counter
-    if workers == 1 and total == 1 and progress is None:
-        work(counter)
-        return
+    takes_part = (brief or total <= 1) and progress is None
     try:
         # As the interpreter ends, threads of the pool stand still for good.
-        if sys.is_finalizing() or not _pool.submit(shift, workers):
+        others = not sys.is_finalizing() and _pool.submit(shift, workers - takes_part)
+        if takes_part or not others:
             shift.take_part_as_caller()
         patience = PATIENCE_S / POLL_S
         while not shift.has_ended():
