@@ -8,6 +8,7 @@ from numba import njit, types
 from numba.extending import intrinsic
 
 from tilesim.kernels.processor import BLOCK
+from tilesim.placement import Placement, Seat
 
 CHAINS = 16 if BLOCK.lanes == 16 else 10
 """Independent sums: enough to hide the latency of an FMA, few enough to stay in registers."""
@@ -65,7 +66,14 @@ def _read(values):
 
 
 def _together(jobs):
-    threads = [threading.Thread(target=function, args=arguments) for function, arguments in jobs]
+    # What the machine can do at best: a processor for each thread.
+    shared = Placement(len(jobs), caller_takes_part=False)
+
+    def run(function, arguments):
+        shared.settle(Seat())
+        function(*arguments)
+
+    threads = [threading.Thread(target=run, args=job) for job in jobs]
     for thread in threads:
         thread.start()
     for thread in threads:

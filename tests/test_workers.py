@@ -201,8 +201,8 @@ def test_the_caller_works_where_every_thread_dies_before_it_begins(monkeypatch):
         def append(self, _):
             raise MemoryError
 
-    def shift(work):
-        made = make(work)
+    def shift(*arguments):
+        made = make(*arguments)
         made._begun = Full()
         return made
 

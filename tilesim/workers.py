@@ -17,6 +17,8 @@ from queue import Empty, SimpleQueue
 import numpy as np
 import numpy.typing as npt
 
+from tilesim.placement import Placement, Seat
+
 Progress = Callable[[int, int], None]
 """Called now and then from the calling thread with tasks done and tasks in all."""
 
@@ -34,13 +36,15 @@ class _Pool:
 
     def __init__(self) -> None:
         self._tasks: SimpleQueue[_Shift] = SimpleQueue()
-        self._idle: dict[int, None] = {}
+        self._idle: dict[Seat, None] = {}
         """Threads that wait or are about to. Only they themselves, whom no signal reaches, change it, so that
         it stays right wherever a caller is interrupted."""
 
     def submit(self, shift: _Shift, workers: int) -> bool:
         """Let threads take part in a shift; return whether all of them could be started."""
-        idle = len(self._idle) - self._tasks.qsize()
+        waiting = list(self._idle)
+        shift.placement.prepare(waiting)
+        idle = len(waiting) - self._tasks.qsize()
         for number in range(workers):
             if number >= idle and not self._start():
                 return False
@@ -55,7 +59,7 @@ class _Pool:
         return True
 
     def _serve(self) -> None:
-        me = _thread.get_ident()
+        me = Seat()
 
         def wait_again() -> None:
             self._idle[me] = None
@@ -65,6 +69,7 @@ class _Pool:
             while True:
                 shift = self._tasks.get()
                 self._idle.pop(me)
+                shift.placement.settle(me)
                 # Idle before the caller hears of the end, who may come back at once.
                 shift.take_part(before_end=wait_again)
                 # A waiting thread must not keep the tensors of its last call.
@@ -92,9 +97,10 @@ class _Shift:
     Nobody begins after the end: a thread may come to it long after the call.
     """
 
-    def __init__(self, work: Callable[[npt.NDArray[np.int64]], None]) -> None:
+    def __init__(self, work: Callable[[npt.NDArray[np.int64]], None], placement: Placement) -> None:
         from tilesim.kernels.counter import COUNTERS
 
+        self.placement = placement
         self.counter = np.zeros(COUNTERS, np.int64)
         self._work = work
         self._begun: list[None] = []
@@ -174,9 +180,9 @@ def run_workers(
     """
     from tilesim.kernels.counter import DONE_TASKS
 
-    shift = _Shift(work)
-    counter = shift.counter
     takes_part = (brief or total <= 1) and progress is None
+    shift = _Shift(work, Placement(workers, caller_takes_part=takes_part))
+    counter = shift.counter
     try:
         # As the interpreter ends, threads of the pool stand still for good.
         others = not sys.is_finalizing() and _pool.submit(shift, workers - takes_part)
