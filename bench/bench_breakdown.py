@@ -12,7 +12,7 @@ from tilesim import kernel_inputs
 from tilesim.kernels import attention, packing, products, softmax
 from tilesim.kernels._jit import jit_entry
 from tilesim.kernels.plain_softmax import plain_softmax_tile
-from tilesim.kernels.vector import PANEL_COLUMNS, STRIP_COLUMNS, padded_columns
+from tilesim.kernels.vector import PANEL_COLUMNS, STRIP_COLUMNS, padded_columns, padded_strips
 from tilesim.precision import PRECISIONS
 from tilesim.problem import read_problem
 from tilesim.scratch import aligned
@@ -55,7 +55,8 @@ def part(name, head_dim, policy):
     x = np.ones((1, 1, 1, head_dim), np.float32)
     problem = read_problem(x, x, x, mask="full", window=None, scale=None, options={})
     numerics = kernel_inputs.numerics(Tile(), PRECISIONS[policy], problem)
-    width, stride = padded_columns(head_dim), attention.strip_stride(KV_TILE, 4096)
+    width, values_size = padded_strips(head_dim), KV_TILE * padded_columns(head_dim)
+    stride = attention.strip_stride(KV_TILE, 4096)
 
     def numbers(size):
         array = aligned(size)
@@ -71,13 +72,13 @@ def part(name, head_dim, policy):
         return lambda count: multiply(count, *arguments), flops
     if name == "PV":
         arguments = (
-            numbers(ROWS * width), width, numbers(ROWS * stride), stride, numbers(KV_TILE * width),
+            numbers(ROWS * width), width, numbers(ROWS * stride), stride, numbers(values_size),
             KV_TILE * PANEL_COLUMNS, width // STRIP_COLUMNS, KV_TILE,
         )  # fmt: skip
         return lambda count: multiply(count, *arguments), flops
     if name == "packing of 512 keys":
         k, v = (rng.standard_normal((KV_TILE, head_dim), np.float32) for _ in range(2))
-        packed = packing.Packed(numbers(KV_TILE * head_dim), numbers(KV_TILE * width), np.zeros(1, bool), 512)
+        packed = packing.Packed(numbers(KV_TILE * head_dim), numbers(values_size), np.zeros(1, bool), 512)
         return lambda count: pack(count, k, v, packed, numerics.data_kind), 0
     source = numbers(ROWS * stride + 64)
     running = np.array([[0.0], [1.0]], np.float32).repeat(ROWS, 1)

@@ -38,7 +38,7 @@ from tilesim.kernels.vector import (
     PANEL_COLUMNS,
     STRIP_COLUMNS,
     multiply_add,
-    padded_columns,
+    padded_strips,
     prefetch,
 )
 
@@ -72,7 +72,7 @@ class Group(NamedTuple):
     strip, stride : array (1-D), int
         Scores, then probabilities, of one group at row pitch `stride`.
     partial, width : array (1-D), int
-        PV product of one tile at row pitch `width`, head_dim_v padded to whole panels.
+        PV product of one tile at row pitch `width`, head_dim_v padded to whole strips.
     bounds : Bounds
         Columns of the current tile that each row sees.
     exp_max, tile_max : arrays
@@ -361,7 +361,7 @@ def strip_stride(kv_tile: Any, seq_kv: Any) -> Any:
 def scratch_size(kv_tile: Any, seq_kv: Any, block_rows: Any, depth: Any, head_dim_v: Any) -> Any:
     """Return the float32 elements of scratch one worker needs for tasks of up to `block_rows` rows."""
     padded_rows = (block_rows + GROUP_ROWS - 1) // GROUP_ROWS * GROUP_ROWS
-    width = padded_columns(head_dim_v)
+    width = padded_strips(head_dim_v)
     rows_size = GROUP_ROWS * (strip_stride(kv_tile, seq_kv) + width) + padded_rows * (depth + width)
     return rows_size + CHUNK + WORK_SIZE
 
@@ -464,7 +464,7 @@ def attention_worker(
     """
     if not local.block:
         pack_worker(k, v, packed, numerics.data_kind, counter)
-    depth, width = q.shape[2], padded_columns(out.shape[3])
+    depth, width = q.shape[2], padded_strips(out.shape[3])
     stride = strip_stride(kv_tile, k.shape[1])
     strip, rest = scratch[: GROUP_ROWS * stride], scratch[GROUP_ROWS * stride :]
     partial, storage = rest[: GROUP_ROWS * width], rest[GROUP_ROWS * width :]

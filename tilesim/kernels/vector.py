@@ -36,6 +36,12 @@ def padded_columns(columns: Any) -> Any:
     return (columns + PANEL_COLUMNS - 1) // PANEL_COLUMNS * PANEL_COLUMNS
 
 
+@jit_shared
+def padded_strips(columns: Any) -> Any:
+    """Round a number of columns up to whole strips."""
+    return (columns + STRIP_COLUMNS - 1) // STRIP_COLUMNS * STRIP_COLUMNS
+
+
 Sums = list[list[Any]]
 """Vectors of a block of sums, row by row."""
 
