@@ -32,7 +32,7 @@ HALF_OVERFLOW = 0x477FF000
 def _to_half_grid(x: Value, exponent: Value) -> Value:
     """Round to the spacing of halves of that exponent, ties to even; the sign of a zero is lost."""
     # Adding 1.5 * 2^(e + 13) leaves exactly the 10 fraction bits of a half behind the leading one.
-    shifter = ((exponent + 13 * EXPONENT_STEP) | LEADING_BIT).floats()
+    shifter = (exponent + (13 * EXPONENT_STEP + LEADING_BIT)).floats()
     return (x + shifter) - shifter
 
 
@@ -54,14 +54,9 @@ def half_even_formula(x: Value) -> Value:
 
 def half_away_probability_formula(p: Value) -> Value:
     """Round numbers from 0 to 1 to half, ties away from zero: what `half_away` gives, in fewer steps."""
-    if BLOCK.half:
-        # With its last bit set, a tie is no tie any more, and nothing else comes to lie on one.
-        above = where(p.compare("==", 0.0), p, (p.bits() | 1).floats())
-        return above.through_half()
-    exponent = _half_exponent(p)
-    even = _to_half_grid(p, exponent)
-    half_spacing = (exponent - 11 * EXPONENT_STEP).floats()
-    return where((p - even).compare("==", half_spacing), p + half_spacing, even)
+    # With its last bit set, a tie is no tie any more, and nothing else comes to lie on one.
+    above = (p.bits() | 1).floats()
+    return _to_half_grid(above, _half_exponent(above))
 
 
 def half_away_formula(x: Value) -> Value:
