@@ -60,6 +60,7 @@ def _elementwise(formula: Formula) -> Any:
 _round = _elementwise(lambda rounded, target, source, number: rounded(source))
 _multiply = _elementwise(lambda rounded, target, source, factor: rounded(source * factor))
 _divide = _elementwise(lambda rounded, target, source, divisor: rounded(source / divisor))
+_add = _elementwise(lambda rounded, target, source, number: rounded(target + rounded(source)))
 _add_rescaled = _elementwise(
     lambda rounded, target, source, factor: rounded(rounded(target * factor) + rounded(source))
 )
@@ -85,5 +86,12 @@ def divide_array(values: Any, divisor: Any, out: Any, kind: Any) -> None:
 
 @jit_apart
 def add_rescaled(accumulated: Any, factor: Any, values: Any, kind: Any) -> None:
-    """Multiply `accumulated` by `factor` and add `values`, in place, rounding each value, product and sum."""
-    _add_rescaled(accumulated, values, values.size, factor, kind)
+    """Multiply `accumulated` by `factor` and add `values`, in place, rounding each value, product and sum.
+
+    What is accumulated is of that kind already.
+    """
+    # From the second of many small tiles on, few rows find a new maximum.
+    if factor == 1.0:
+        _add(accumulated, values, values.size, 0.0, kind)
+    else:
+        _add_rescaled(accumulated, values, values.size, factor, kind)

@@ -24,7 +24,7 @@ from numba.core.datamodel.registry import default_manager
 from tilesim.kernels.fused import fused_multiply_add
 
 _DTYPES = {
-    "i1": np.bool_, "i8": np.int8, "i16": np.int16, "i32": np.int32, "i64": np.int64,
+    "i1": np.bool_, "i4": np.int8, "i8": np.int8, "i16": np.int16, "i32": np.int32, "i64": np.int64,
     "half": np.float16, "float": np.float32, "double": np.float64,
 }  # fmt: skip
 _UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}

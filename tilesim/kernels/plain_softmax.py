@@ -10,12 +10,14 @@ import math
 from typing import Any
 
 import numpy as np
+from llvmlite import ir
 from numba import types
+from numba.core import cgutils
 
 from tilesim.kernels._jit import intrinsic, jit, jit_apart
 from tilesim.kernels.exp import FLOAT_SHIFT, LEAST_NORMAL, LOG2_E, exp_any
 from tilesim.kernels.expression import Value, where
-from tilesim.kernels.rows import Slots, each_chunk, filled, larger, reduce_lanes, spread
+from tilesim.kernels.rows import Slots, each_chunk, filled, for_each_width, larger, reduce_lanes, spread
 from tilesim.kernels.softmax import RowState, TileShape, Work, chunk_range, mask_chunks
 from tilesim.kernels.vector import element_pointer
 
@@ -46,12 +48,18 @@ def _row_max(typing_context: Any, scores: Any, first: Any, chunks: Any, start: A
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         array, at, bounds, begin, end = args
         row = element_pointer(context, builder, signature.args[0], array, at)
-        running = Slots(builder)
-        running.set(filled(builder, -math.inf))
-        with each_chunk(builder, row, bounds, (begin, end)) as chunk:
-            seen = chunk.seen(chunk.load(), -math.inf)
-            running.set([larger(*pair) for pair in zip(seen, running.get(), strict=True)])
-        return reduce_lanes(running.get(), larger).ir
+        largest = cgutils.alloca_once(builder, ir.FloatType())
+
+        def emit(parts: int) -> None:
+            running = Slots(builder, parts)
+            running.set(filled(builder, -math.inf, parts))
+            with each_chunk(builder, row, bounds, (begin, end), parts) as chunk:
+                seen = chunk.seen(chunk.load(), -math.inf)
+                running.set([larger(*pair) for pair in zip(seen, running.get(), strict=True)])
+            builder.store(reduce_lanes(running.get(), larger).ir, largest)
+
+        for_each_width(builder, end, emit)
+        return builder.load(largest, typ=ir.FloatType())
 
     number = types.intp
     return types.float32(scores, number, types.UniTuple(number, 2), number, number), codegen
@@ -59,25 +67,34 @@ def _row_max(typing_context: Any, scores: Any, first: Any, chunks: Any, start: A
 
 @intrinsic
 def _exp_and_sum(
-    typing_context: Any, scores: Any, first: Any, chunks: Any, start: Any, stop: Any, maximum: Any
+    typing_context: Any, scores: Any, first: Any, chunks: Any, visible: Any, counted: Any, maximum: Any
 ) -> Any:
-    """Turn scores into exp(score - maximum), 0 where the row sees nothing, and return their sum."""
+    """Turn scores into exp(score - maximum), 0 where the row sees nothing, and return their sum.
+
+    `counted` is the columns of the row, seen or not; at least those become what they should.
+    """
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        array, at, bounds, begin, end, top = args
+        array, at, bounds, seen, end, top = args
         row = element_pointer(context, builder, signature.args[0], array, at)
-        largest = spread(builder, top)
-        sums = Slots(builder)
-        sums.set(filled(builder, 0.0))
-        with each_chunk(builder, row, bounds, (begin, end)) as chunk:
-            values = chunk.seen([_exp(score - largest) for score in chunk.load()], 0.0)
-            chunk.store(values)
-            sums.set([total + value for total, value in zip(sums.get(), values, strict=True)])
-        return reduce_lanes(sums.get(), Value.__add__).ir
+        largest, result = spread(builder, top), cgutils.alloca_once(builder, ir.FloatType())
+        columns = cgutils.unpack_tuple(builder, seen, 2)
+
+        def emit(parts: int) -> None:
+            sums = Slots(builder, parts)
+            sums.set(filled(builder, 0.0, parts))
+            with each_chunk(builder, row, bounds, columns, parts) as chunk:
+                values = chunk.seen([_exp(score - largest) for score in chunk.load()], 0.0)
+                chunk.store(values)
+                sums.set([total + value for total, value in zip(sums.get(), values, strict=True)])
+            builder.store(reduce_lanes(sums.get(), Value.__add__).ir, result)
+
+        for_each_width(builder, end, emit)
+        return builder.load(result, typ=ir.FloatType())
 
     number = types.intp
     pair = types.UniTuple(number, 2)
-    return types.float32(scores, number, pair, number, number, types.float32), codegen
+    return types.float32(scores, number, pair, pair, number, types.float32), codegen
 
 
 @jit
@@ -115,7 +132,7 @@ def plain_softmax_tile(
     for row in range(shape.rows):
         low, high = start[row], max(start[row], stop[row])
         work.total[row] = _exp_and_sum(
-            scores, row * shape.stride, chunk_range(low, high), low, high, work.top[row]
+            scores, row * shape.stride, chunk_range(low, high), (low, high), shape.counted, work.top[row]
         )
     for row in range(shape.rows):
         before = np.float32(state.exp_max[row] * state.sum[row]) if update else np.float32(0.0)

@@ -33,6 +33,9 @@ CHUNK = 64
 
 LANES = BLOCK.lanes
 PARTS = CHUNK // LANES
+NARROW_COLUMNS = 32
+NARROW_PARTS = (NARROW_COLUMNS // 2 // LANES, NARROW_COLUMNS // LANES)
+"""Registers of rows of so few columns that a whole chunk would be mostly for nothing."""
 EXP_PARTS = PARTS if BLOCK.lookup else 2
 """Vector registers whose exponentials are computed together: enough to overlap their steps, few enough that
 what the steps need stays in registers."""
@@ -170,13 +173,19 @@ def each_chunk(
         yield Chunk(builder, base, row, visible, parts)
 
 
-def _for_each_width(builder: Any, columns: Any, emit: Callable[[int], None]) -> None:
-    """Emit code for rows of so few columns that one register holds them, and code for whole chunks."""
-    with builder.if_else(builder.icmp_signed("<=", columns, INDEX(LANES))) as (narrow, wide):
+def for_each_width(
+    builder: Any, columns: Any, emit: Callable[[int], None], widths: tuple[int, ...] = (*NARROW_PARTS, PARTS)
+) -> None:
+    """Emit code for rows of so few columns that some registers hold them, and code for whole chunks."""
+    parts, *wider = widths
+    if not wider:
+        emit(parts)
+        return
+    with builder.if_else(builder.icmp_signed("<=", columns, INDEX(parts * LANES))) as (narrow, wide):
         with narrow:
-            emit(1)
+            emit(parts)
         with wide:
-            emit(PARTS)
+            for_each_width(builder, columns, emit, tuple(wider))
 
 
 def larger(x: Value, y: Value) -> Value:
@@ -215,8 +224,8 @@ class _Maximum:
     def result(self) -> Any:
         """Return the largest number of all chunks."""
         largest = reduce_lanes(self.parts.get(), larger)
-        nan = reduce_lanes([Value(self.builder, self.builder.load(self.nan, typ=VECTOR))], Value.__add__)
-        return where(nan.unordered(nan), nan, largest).ir
+        nan = Value(self.builder, self.builder.load(self.nan, typ=VECTOR))
+        return self.builder.select(nan.unordered(nan).any(), _FLOAT(math.nan), largest.ir)
 
 
 @intrinsic
@@ -256,7 +265,7 @@ def scale_and_max(
         def emit_width(parts: int) -> None:
             for_each_kind(builder, to_kind, EVEN_FORMULAS, functools.partial(emit, parts=parts))
 
-        _for_each_width(builder, end, emit_width)
+        for_each_width(builder, end, emit_width)
         return builder.load(largest, typ=_FLOAT)
 
     number = types.intp
@@ -314,7 +323,7 @@ def _exp(builder: Any, values: list[Value]) -> list[Value]:
     if not BLOCK.lookup or len(values) == 1:
         return side_by_side(exp_nonpositive_formula, values)
     results, most, least = (wide.cut(LANES) for wide in quick_exp_formula(concatenate(values)))
-    chosen = Slots(builder)
+    chosen = Slots(builder, len(values))
     chosen.set(results)
     smallest = functools.reduce(lambda x, y: where(x.compare("<", y), x, y), values)
     doubts = [upper.compare("!=", lower) for upper, lower in zip(most, least, strict=True)]
@@ -325,8 +334,8 @@ def _exp(builder: Any, values: list[Value]) -> list[Value]:
 
 
 def _add_to_lanes(builder: Any, values: list[Value], lanes: Any) -> None:
-    """Add a chunk to 64 running sums, or its registers to the first of them."""
-    sums = load_chunk(builder, lanes, len(values))
+    """Add a chunk to 64 running sums."""
+    sums = load_chunk(builder, lanes)
     store_chunk([total + value for total, value in zip(sums, values, strict=True)], lanes)
 
 
@@ -361,15 +370,11 @@ def exponentials(
         row = element_pointer(context, builder, signature.args[0], array, at)
         maximum, columns = spread(builder, top), cgutils.unpack_tuple(builder, seen, 2)
 
-        def emit(parts: int) -> None:
-            together, step = (EXP_PARTS, EXP_PARTS * LANES) if parts == PARTS else (parts, CHUNK)
-            with each_chunk(builder, row, bounds, columns, together, step) as chunk:
-                before = chunk.load()
-                less = [score - maximum for score in before]
-                chunk.store(chunk.seen(_exp(builder, less), 0.0))
-                chunk.restore_behind(end, before)
-
-        _for_each_width(builder, end, emit)
+        with each_chunk(builder, row, bounds, columns, EXP_PARTS, EXP_PARTS * LANES) as chunk:
+            before = chunk.load()
+            less = [score - maximum for score in before]
+            chunk.store(chunk.seen(_exp(builder, less), 0.0))
+            chunk.restore_behind(end, before)
         return context.get_dummy_value()
 
     number = types.intp
@@ -401,7 +406,7 @@ def sum_and_round(
         Kind to which probabilities are rounded, ties away from zero.
     lanes : float32 array of 64
         Running sums. Chunk c puts its 8 folded sums at ``8 * (c - fold_from)``, or, if `fold_from` is
-        negative, is added lane by lane. With so few columns that one register holds them, nothing is folded.
+        negative, is added lane by lane.
     fold_from : int
     """
 
@@ -412,26 +417,63 @@ def sum_and_round(
         folds = builder.icmp_signed(">=", fold_origin, INDEX(0))
         columns = cgutils.unpack_tuple(builder, seen, 2)
 
-        def emit(parts: int) -> None:
-            with each_chunk(builder, row, bounds, columns, parts) as chunk:
-                before = chunk.load()
-                values = chunk.seen(before, 0.0)
-                if parts < PARTS:
-                    _add_to_lanes(builder, values, lane)
-                else:
-                    # Eight columns give one folded sum.
-                    origin = builder.mul(fold_origin, INDEX(CHUNK))
-                    eights = builder.lshr(builder.sub(chunk.base, origin), INDEX(3))
-                    _add_or_fold(builder, values, lane, builder.select(folds, eights, INDEX(-1)))
-                _store_probabilities(chunk, values, to_kind)
-                chunk.restore_behind(end, before)
-
-        _for_each_width(builder, end, emit)
+        with each_chunk(builder, row, bounds, columns) as chunk:
+            before = chunk.load()
+            values = chunk.seen(before, 0.0)
+            # Eight columns give one folded sum.
+            origin = builder.mul(fold_origin, INDEX(CHUNK))
+            eights = builder.lshr(builder.sub(chunk.base, origin), INDEX(3))
+            _add_or_fold(builder, values, lane, builder.select(folds, eights, INDEX(-1)))
+            _store_probabilities(chunk, values, to_kind)
+            chunk.restore_behind(end, before)
         return context.get_dummy_value()
 
     number = types.intp
     pair = types.UniTuple(number, 2)
     return types.void(scores, number, pair, pair, number, number, lanes, number), codegen
+
+
+def _fold_all(value: Value) -> Any:
+    """Add all numbers of a vector as the reduction unit does: pairs, pairs of pairs, and so on."""
+    while value.ir.type.count > 1:
+        firsts = list(range(0, value.ir.type.count, 2))
+        value = value.lanes(firsts) + value.lanes([lane + 1 for lane in firsts])
+    return value.builder.extract_element(value.ir, _INT(0))
+
+
+@intrinsic
+def narrow_probabilities(
+    typing_context: Any, scores: Any, first: Any, chunks: Any, visible: Any, counted: Any, maximum: Any,
+    kind: Any,
+) -> Any:  # fmt: skip
+    """Do what `exponentials` and `sum_and_round` do, for up to NARROW_COLUMNS; return their sum.
+
+    All that the reduction unit adds to these columns is 0.
+    """
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        array, at, bounds, seen, end, top, to_kind = args
+        row = element_pointer(context, builder, signature.args[0], array, at)
+        columns, total = (
+            cgutils.unpack_tuple(builder, seen, 2),
+            cgutils.alloca_once_value(builder, _FLOAT(0.0)),
+        )
+
+        def emit(parts: int) -> None:
+            with each_chunk(builder, row, bounds, columns, parts) as chunk:
+                before = chunk.load()
+                less = [score - spread(builder, top) for score in before]
+                values = chunk.seen(_exp(builder, less), 0.0)
+                builder.store(_fold_all(concatenate(values)), total)
+                _store_probabilities(chunk, values, to_kind)
+                chunk.restore_behind(end, before)
+
+        for_each_width(builder, end, emit, NARROW_PARTS)
+        return builder.load(total, typ=_FLOAT)
+
+    number = types.intp
+    pair = types.UniTuple(number, 2)
+    return types.float32(scores, number, pair, pair, number, types.float32, number), codegen
 
 
 @intrinsic
@@ -453,10 +495,6 @@ def sum_of_eight(typing_context: Any, numbers: Any) -> Any:
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         read = element_pointer(context, builder, signature.args[0], args[0], INDEX(0))
-        total = load(builder, read, 0, 8)
-        while total.ir.type.count > 1:
-            firsts = list(range(0, total.ir.type.count, 2))
-            total = total.lanes(firsts) + total.lanes([lane + 1 for lane in firsts])
-        return builder.extract_element(total.ir, _INT(0))
+        return _fold_all(load(builder, read, 0, 8))
 
     return types.float32(numbers), codegen

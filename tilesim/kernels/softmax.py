@@ -14,7 +14,16 @@ import numpy as np
 from tilesim.kernels._jit import jit, jit_apart
 from tilesim.kernels.exp import exp_any
 from tilesim.kernels.rounding import round_away
-from tilesim.kernels.rows import CHUNK, exponentials, fold_lanes, scale_and_max, sum_and_round, sum_of_eight
+from tilesim.kernels.rows import (
+    CHUNK,
+    NARROW_COLUMNS,
+    exponentials,
+    fold_lanes,
+    narrow_probabilities,
+    scale_and_max,
+    sum_and_round,
+    sum_of_eight,
+)
 
 GENERIC_SUM = 0
 BASIC_SUM = 1
@@ -148,6 +157,8 @@ def _row_sum(
     """
     lanes, eights = work.lanes, work.eights
     kind = numerics.data_kind
+    if counted <= NARROW_COLUMNS:
+        return narrow_probabilities(scores, first, chunks, visible, counted, maximum, kind)
     for lane in range(CHUNK):
         lanes[lane] = 0.0
     halves = numerics.sum_form == BASIC_SUM and counted > 15 * CHUNK and counted <= 16 * CHUNK
