@@ -64,6 +64,22 @@ def test_every_rounding_point_bit_by_bit(name, problem):
     assert (got.lse[0, head, ~seen] == -np.inf).all()
 
 
+@pytest.mark.parametrize("kv_tile", [1, 8, 9, 15, 16, 17, 24, 31, 32, 33, 40])
+@pytest.mark.parametrize("mask", ["causal", "full"])
+def test_narrow_tiles_whose_rows_end_anywhere(kv_tile, mask, rng):
+    """Rows of a group that see fewer columns than the widest of them, across the widths of registers."""
+    q, k, v = (rng.standard_normal((1, 1, 41, 5)).astype(np.float32) for _ in range(3))
+    visible = np.tri(41, dtype=bool) if mask == "causal" else np.ones((41, 41), bool)
+    for name, policy in PRECISIONS.items():
+        got = run_kernel(state(q, k, v, mask=mask, scale=0.7), tile=Tile(kv_tile=kv_tile), policy=policy)
+        output, _ = attention_head(
+            q[0, 0], k[0, 0], v[0, 0], visible=visible, scale=0.7, data=policy.data.name,
+            state=policy.state.name, kv_tile=kv_tile, basic=is_basic(kv_tile, policy), fused=BLOCK.fused,
+        )  # fmt: skip
+        tolerance = 2e-6 if name == "float" else 0
+        np.testing.assert_allclose(got.output[0, 0], output, rtol=0, atol=tolerance, err_msg=name)
+
+
 @pytest.mark.parametrize("kv_tile", [512, 576, 1024, 1100])
 @pytest.mark.parametrize("seq_kv", [511, 512, 600, 1000, 1024, 1500])
 def test_long_tiles_add_in_the_documented_order(kv_tile, seq_kv, rng):

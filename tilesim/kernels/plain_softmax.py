@@ -71,7 +71,7 @@ def _exp_and_sum(
 ) -> Any:
     """Turn scores into exp(score - maximum), 0 where the row sees nothing, and return their sum.
 
-    `counted` is the columns of the row, seen or not; at least those become what they should.
+    `counted` is the columns of the row, seen or not: no fewer are written.
     """
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:

@@ -454,10 +454,8 @@ def narrow_probabilities(
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         array, at, bounds, seen, end, top, to_kind = args
         row = element_pointer(context, builder, signature.args[0], array, at)
-        columns, total = (
-            cgutils.unpack_tuple(builder, seen, 2),
-            cgutils.alloca_once_value(builder, _FLOAT(0.0)),
-        )
+        columns = cgutils.unpack_tuple(builder, seen, 2)
+        total = cgutils.alloca_once_value(builder, _FLOAT(0.0))
 
         def emit(parts: int) -> None:
             with each_chunk(builder, row, bounds, columns, parts) as chunk:
